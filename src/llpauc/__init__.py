@@ -1,0 +1,1 @@
+"""Train recommenders towards their top-K lists."""
