@@ -1,0 +1,47 @@
+# Everything runs in its own virtual environment; nothing else of the machine is touched.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint unit bench clean
+.DEFAULT_GOAL := demo
+
+# --- installing ---------------------------------------------------------------------------------
+# A stamp for each set of extras: a changed pyproject.toml or constraints.txt installs again.
+define install
+	@echo "installing llpauc$(1) into $(VENV) (some minutes the first time) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".$(1)"
+	@touch $@
+endef
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(call install,)
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt
+	$(call install,[test])
+
+$(VENV)/.installed-bench: pyproject.toml constraints.txt
+	$(call install,[test$(comma)bench])
+
+comma := ,
+
+# --- what people call ---------------------------------------------------------------------------
+demo: $(VENV)/.installed  ## train on the embedded demo data, print a table, write a picture
+	@$(BIN)/llpauc demo --out demo
+
+test: lint unit  ## everything that CI checks
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+bench: $(VENV)/.installed-bench  ## every benchmark beside its rival, into benchmarks/results.json
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist demo

@@ -1,0 +1,5 @@
+import sys
+
+from llpauc.cli import main
+
+sys.exit(main())

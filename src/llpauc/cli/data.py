@@ -1,0 +1,140 @@
+"""`llpauc data ...`: look at, split and prepare interaction files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llpauc.cli.console import note, print_json, show_table
+from llpauc.cli.options import FileFormat, SplitOptions, TableOptions
+
+if TYPE_CHECKING:
+    from llpauc.interactions import Split
+    from llpauc.readers import Reading
+
+
+def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bool = False) -> None:
+    """Say what is in a file or folder of interactions, and what is odd.
+
+    Counts, duplicates, train/test leaks, cold users and items, the long tail. A folder with train,
+    valid and test files is looked at as a split.
+
+    Args:
+        path: a file, or a folder with train/valid/test files
+        plot: write the long tail as a picture to this file, for example tail.png
+        json: print the figures as JSON
+    """
+    from llpauc import inspection
+    from llpauc.interactions import Split
+
+    data = table.load(path)
+    looked = inspection.inspect(data if isinstance(data, Split) else data.interactions)
+    if json:
+        print_json({"whole": looked.whole, "parts": looked.parts, "odd": looked.odd})
+    else:
+        show_table(path, ["whole", ""], list(looked.whole.items()))
+        names = list(dict.fromkeys(key for part in looked.parts.values() for key in part))
+        show_table(
+            "By part",
+            ["", *looked.parts],
+            [[name, *[part.get(name) for part in looked.parts.values()]] for name in names],
+        )
+        print("What is odd:" if looked.odd else "Nothing odd found.")
+        for finding in looked.odd:
+            print(f"  - {finding}")
+    if plot is None:
+        note("for a picture of the long tail: --plot tail.png")
+    else:
+        from llpauc import plots
+
+        note(f"wrote {plots.save(plots.long_tail(looked, path), plot)}")
+
+
+def split(
+    path: str,
+    out: str,
+    *,
+    options: SplitOptions,
+    table: TableOptions,
+    write: FileFormat = "tsv",
+    json: bool = False,
+) -> None:
+    """Split a file into train, valid and test files, with a seed.
+
+    Args:
+        path: a file of interactions
+        out: folder for the three files
+        write: format of the three files: tsv, csv, parquet or inter
+        json: print the counts as JSON
+    """
+    from llpauc.files import write_split
+
+    parts = options.apply(_single(table, path))
+    write_split(parts, out, format=write)
+    _report_splits({"": parts}, out, json)
+
+
+def noise(
+    path: str,
+    out: str,
+    threshold: float,
+    *,
+    options: SplitOptions,
+    table: TableOptions,
+    write: FileFormat = "tsv",
+    json: bool = False,
+) -> None:
+    """Make the paper's pair of data sets from raw ratings: clean, and noise.
+
+    Clean drops the noisy events (rated, or dwelt on, below the threshold) and splits the rest.
+    Noise keeps clean's test part and mixes noisy events into train and valid, at equal size.
+
+    Args:
+        path: a file with a rating or dwell-time column
+        out: folder; the pair goes to its subfolders clean and noise
+        threshold: events rated below this are noise (the paper: 3 stars, 10 seconds)
+        write: format of the files: tsv, csv, parquet or inter
+        json: print the counts as JSON
+    """
+    from llpauc.errors import InputError
+    from llpauc.noise import clean_and_noise, write_pair
+
+    if options.min_rating is not None:
+        raise InputError("--min-rating would drop the noise itself; --threshold is what marks it")
+    pair = clean_and_noise(
+        _single(table, path).interactions, threshold=threshold, split=options.how,
+        core=options.k_core, seed=options.seed, **options.shares,
+    )  # fmt: skip
+    write_pair(pair, out, format=write)
+    for text in pair.notes:
+        note(text)
+    _report_splits({"clean": pair.clean, "noise": pair.noise}, out, json)
+
+
+def _single(table: TableOptions, path: str) -> Reading:
+    from llpauc.errors import InputError
+    from llpauc.interactions import Split
+
+    data = table.load(path)
+    if isinstance(data, Split):
+        raise InputError(f"{path}: is split already into {', '.join(data.parts)}; name one file")
+    return data
+
+
+def _report_splits(splits: dict[str, Split], out: str, json: bool) -> None:
+    counts = {
+        f"{name}/{part}" if name else part: {
+            "interactions": len(data),
+            "users": int((data.matrix.getnnz(axis=1) > 0).sum()),
+            "items": int((data.matrix.getnnz(axis=0) > 0).sum()),
+        }
+        for name, split in splits.items()
+        for part, data in split.parts.items()
+    }
+    if json:
+        print_json({"out": out, "parts": counts})
+    else:
+        show_table(
+            f"wrote {out}",
+            ["part", "interactions", "users", "items"],
+            [[part, *figures.values()] for part, figures in counts.items()],
+        )

@@ -1,0 +1,118 @@
+"""`llpauc evaluate`: honest numbers for models that need no training."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from llpauc.cli.console import note, print_json, progress, show_table
+from llpauc.cli.options import SplitOptions, TableOptions
+from llpauc.cli.parser import Count, NotNegative, Positive
+
+
+def evaluate(
+    path: str,
+    *,
+    models: str = "popularity,itemknn,ease",
+    metrics: str = "recall@20,ndcg@20",
+    on: Literal["test", "valid"] = "test",
+    mask: Literal["seen", "train", "paper", "none"] = "seen",
+    table: TableOptions,
+    options: SplitOptions,
+    regularization: Positive = 200.0,
+    neighbours: Count = 100,
+    shrinkage: NotNegative = 10.0,
+    memory_mb: Positive = 1024.0,
+    threads: Count | None = None,
+    per_user: str | None = None,
+    lists: str | None = None,
+    plot: str | None = None,
+    json: bool = False,
+) -> None:
+    """Rank all items for every test user with each model, and measure.
+
+    A folder with train and test files is taken as it is; a single file is split first. Users are
+    shown warm (with training events), cold (without) and all together. Users without a test item
+    are left out and counted.
+
+    Args:
+        path: a file of interactions, or a folder with train/valid/test files
+        models: any of popularity, itemknn, ease, separated by commas
+        metrics: any of recall@K, precision@K, ndcg@K, hit@K, mrr@K, map@K, auc, opauc(BETA),
+            llpauc(ALPHA,BETA), separated by commas
+        on: the part to evaluate on
+        mask: items not to recommend: seen (train, and valid when testing), train, paper (as the
+            reference program does: a seen item stays if it is a test item) or none
+        regularization: EASE's lambda
+        neighbours: ItemKNN's neighbours of an item
+        shrinkage: ItemKNN's distrust of items with few users
+        memory_mb: most memory for score blocks; does not change the result
+        threads: most threads; does not change the result
+        per_user: write each user's values to this Parquet file (several models: a column says
+            which)
+        lists: write the ranked lists to this file, tab-separated user, item, rank, score
+        plot: write the comparison as a picture to this file
+        json: print the results as JSON
+    """
+    import re
+    import time
+
+    from llpauc import evaluation
+    from llpauc.errors import choose
+    from llpauc.models import BASELINES
+
+    split = options.apply(table.load(path))
+    parameters: dict[str, dict[str, float]] = {
+        "itemknn": {"neighbours": neighbours, "shrinkage": shrinkage},
+        "ease": {"regularization": regularization},
+    }
+    names = [name.strip() for name in models.split(",") if name.strip()]
+    wanted = re.split(r",(?![^(]*\))", metrics)  # not at the comma of llpauc(0.7,0.1)
+    fits = {name: choose(BASELINES, name, "model") for name in names}
+    results: dict[str, evaluation.Evaluation] = {}
+    seconds: dict[str, float] = {}
+    for name, fit in fits.items():
+        begun = time.perf_counter()
+        scorer = fit(split.train, **parameters.get(name, {}))
+        with progress(f"ranking with {name}", split.n_users) as advance:
+            results[name] = evaluation.evaluate(
+                scorer, split, on=on, metrics=wanted, mask=mask,
+                memory_mb=memory_mb, threads=threads, progress=advance,
+            )  # fmt: skip
+        seconds[name] = time.perf_counter() - begun
+    one = next(iter(results.values()))
+    summaries = {name: result.summary() for name, result in results.items()}
+    if json:
+        print_json(
+            {
+                "path": path, "on": on, "mask": mask, "users left out": one.left_out,
+                "results": summaries, "seconds": seconds,
+            }
+        )  # fmt: skip
+    else:
+        measured = list(one.values)
+        show_table(
+            f"{path}: {on} users, full ranking of {split.n_items:,} items",
+            ["model", "users", "number", *measured, "seconds"],
+            [
+                [name, group, figures["users"], *[figures[m] for m in measured],
+                 f"{seconds[name]:.1f}" if group == "all" else ""]
+                for name, summary in summaries.items()
+                for group, figures in summary.items()
+            ],
+            left=2,
+        )  # fmt: skip
+        note(
+            f"masked: {evaluation.MASKS[mask][0]}; {one.left_out:,} users without a {on} item"
+            " are left out"
+        )
+    if per_user is not None:
+        evaluation.write_per_user(results, per_user)
+        note(f"wrote {per_user}")
+    if lists is not None:
+        evaluation.write_lists(results, split.item_ids, lists)
+        note(f"wrote {lists}")
+    if plot is not None:
+        from llpauc import plots
+
+        figure = plots.compare_models(summaries, list(one.values)[:3], f"{path}, {on} users")
+        note(f"wrote {plots.save(figure, plot)}")

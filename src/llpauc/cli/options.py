@@ -1,0 +1,97 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from llpauc.cli.console import note
+
+if TYPE_CHECKING:
+    from llpauc.interactions import Split
+    from llpauc.readers import Reading
+
+HeldOut = Annotated[float, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=0)]
+How = Literal["random_per_user", "random", "temporal", "leave_k_out"]
+FileFormat = Literal["tsv", "csv", "parquet", "inter"]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How to read the interactions; all of it is guessed and said aloud where it is not given.
+
+    Args:
+        format: csv, tsv, parquet, inter, u.data, ratings.dat, adjacency or jsonl
+        user: column of the user ids, by name or 0-based position
+        item: column of the item ids
+        rating: column of the ratings (or dwell times)
+        timestamp: column of the times: seconds, or ISO dates
+        bad_rows: what to do with a row that cannot be read, "error" or "skip" (and count)
+    """
+
+    format: str | None = None
+    user: str | None = None
+    item: str | None = None
+    rating: str | None = None
+    timestamp: str | None = None
+    bad_rows: Literal["error", "skip"] = "error"
+
+    def load(self, path: str) -> Reading | Split:
+        """Read a file, or a folder of train/valid/test files; guesses go to stderr."""
+        from llpauc.readers import load
+
+        data = load(path, **asdict(self))
+        for text in data.notes:
+            note(text)
+        return data
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """How to split a file that is not split yet.
+
+    Args:
+        how: how to split a single file: "random_per_user", "random", "temporal" or "leave_k_out"
+        valid: share of the events for validation
+        test: share of the events for the test
+        leave: events each user leaves out for the test, and for validation (leave_k_out)
+        k_core: first drop users and items with fewer events than this, until none is left
+        min_rating: first drop events rated lower than this
+        seed: same seed, same split
+    """
+
+    how: How = "random_per_user"
+    valid: HeldOut = 0.1
+    test: HeldOut = 0.2
+    leave: Annotated[int, Field(ge=1)] = 1
+    k_core: Annotated[int, Field(ge=1)] = 1
+    min_rating: float | None = None
+    seed: Seed = 0
+
+    @property
+    def shares(self) -> dict[str, Any]:
+        """The chosen split's own options."""
+        if self.how == "leave_k_out":
+            return {"k": self.leave, "valid_k": self.leave}
+        return {"valid": self.valid, "test": self.test}
+
+    def apply(self, data: Reading | Split) -> Split:
+        """Pre-split data as they are; a single table is filtered and split as asked."""
+        from llpauc import filters, splits
+        from llpauc.interactions import Split
+
+        if isinstance(data, Split):
+            return data
+        events = data.interactions
+        if self.min_rating is not None:
+            events = filters.rated_at_least(events, self.min_rating)
+        if self.k_core > 1:
+            events = filters.k_core(events, self.k_core)
+            note(f"{self.k_core}-core: {len(events):,} events left")
+        split = splits.split(events, self.how, seed=self.seed, **self.shares)
+        for text in split.notes:
+            note(text)
+        return split

@@ -1,0 +1,94 @@
+"""Metrics by name, as people write them: `recall@20`, `auc`, `llpauc(0.7,0.1)`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from llpauc.errors import InputError, check_share, listing
+from llpauc.metrics.topk import TOPK_METRICS
+
+PARTIAL_AUC_SHARES: dict[str, tuple[str, ...]] = {
+    "auc": (),
+    "opauc": ("beta",),
+    "llpauc": ("alpha", "beta"),
+}
+METRIC_NAMES: tuple[str, ...] = (
+    *(f"{family}@K" for family in TOPK_METRICS),
+    *(
+        f"{family}({','.join(shares).upper()})" if shares else family
+        for family, shares in PARTIAL_AUC_SHARES.items()
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric with its parameters.
+
+    Args:
+        family: a key of `TOPK_METRICS`, or "auc", "opauc", "llpauc".
+        k: ranks that count; None for the partial AUCs.
+        alpha: share of best positives in (0, 1]; None for top-K metrics.
+        beta: share of best negatives in (0, 1]; None for top-K metrics.
+
+    AUC and OPAUC carry alpha = 1 (and beta = 1), so all three are LLPAUC(alpha, beta).
+    """
+
+    family: str
+    k: int | None = None
+    alpha: float | None = None
+    beta: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in its one canonical spelling; `parse_metric` reads it back."""
+        if self.k is not None:
+            return f"{self.family}@{self.k}"
+        shares = [getattr(self, share) for share in PARTIAL_AUC_SHARES[self.family]]
+        inside = ",".join(repr(share).removesuffix(".0") for share in shares)
+        return f"{self.family}({inside})" if shares else self.family
+
+
+def parse_metric(name: str) -> Metric:
+    """The metric a name stands for; upper case and spaces do not matter.
+
+    >>> parse_metric("NDCG@20")
+    Metric(family='ndcg', k=20, alpha=None, beta=None)
+    >>> parse_metric("llpauc(0.7, 0.1)")
+    Metric(family='llpauc', k=None, alpha=0.7, beta=0.1)
+    >>> parse_metric("opauc(0.1)").alpha, parse_metric("auc").name
+    (1.0, 'auc')
+    """
+    form = re.fullmatch(r"([a-z]+)(?:@(.*)|\((.*)\))?", re.sub(r"\s", "", name).lower())
+    if form is None:
+        raise _unknown(name)
+    family, rank, inside = form.groups()
+    if family in TOPK_METRICS and inside is None:
+        if rank is None:
+            raise InputError(f"metric {name!r} needs a rank, as in {family}@20")
+        if not re.fullmatch(r"0*[1-9][0-9]*", rank):
+            raise InputError(
+                f"the rank in {name!r} must be a whole number of at least 1, as in {family}@20"
+            )
+        return Metric(family, k=int(rank))
+    if family in PARTIAL_AUC_SHARES and rank is None:
+        wanted = PARTIAL_AUC_SHARES[family]
+        given = inside.split(",") if inside else []
+        if len(given) != len(wanted):
+            need = f"{family}({','.join(wanted)})" if wanted else family
+            raise InputError(f"metric {name!r} must be written {need}, each share in (0, 1]")
+        shares = {"alpha": 1.0, "beta": 1.0}
+        for share, text in zip(wanted, given, strict=True):
+            try:
+                shares[share] = check_share(f"{share} of {name!r}", float(text))
+            except InputError:
+                raise
+            except ValueError:
+                raise InputError(f"{share} of {name!r} must be a number, got {text!r}") from None
+        return Metric(family, alpha=shares["alpha"], beta=shares["beta"])
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> InputError:
+    return InputError(f"unknown metric {name!r}; choose one of: {listing(METRIC_NAMES)}")

@@ -1,0 +1,294 @@
+"""How many negatives stand above each positive: all that any partial AUC needs to know.
+
+One pass over the scores gives these counts; every cell of an (alpha, beta) grid then costs a few
+operations per positive (`partial_auc.partial_auc_from_counts`). No row of scores is sorted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, prange
+from scipy import sparse
+
+from llpauc.errors import InputError
+
+# A block of scores stays in the core's own cache while every positive is compared with it.
+_BLOCK = 8192
+# Comparing a block with one positive is a handful of vector instructions (3 us a positive at 41,000
+# items); a binary search per item mispredicts and pays off only beyond this many positives.
+_MOST_COMPARED = 512
+# Fewer scores than this are counted sooner than a second thread wakes up.
+_WORTH_THREADS = 200_000
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """For each positive, the negatives of its user that score above it, and as high as it.
+
+    Args:
+        above: negatives with a strictly greater score, int32, one entry a positive, users one after
+            another, **best positive first** within a user.
+        tied: negatives with an equal score, int32, in the same order.
+        indptr: where each user's positives begin, int64, (n_users + 1,).
+        n_neg: negatives of each user, int64, (n_users,).
+    """
+
+    above: npt.NDArray[np.int32]
+    tied: npt.NDArray[np.int32]
+    indptr: npt.NDArray[np.int64]
+    n_neg: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if len(self.indptr) != len(self.n_neg) + 1:
+            raise InputError(
+                f"indptr has {len(self.indptr)} entries, {len(self.n_neg) + 1} are needed"
+            )
+        if not len(self.above) == len(self.tied) == self.indptr[-1]:
+            raise InputError(
+                f"above has {len(self.above)} entries and tied {len(self.tied)}; indptr says "
+                f"{self.indptr[-1]}"
+            )
+        next_of_same_user = self.place[1:] > 0
+        for reached in (self.above, self.above + self.tied):
+            wrong = np.flatnonzero(next_of_same_user & (np.diff(reached) < 0))
+            if len(wrong):
+                raise InputError(
+                    f"the positives of user {self.owner[wrong[0]]} must stand best first"
+                )
+
+    @property
+    def n_users(self) -> int:
+        return len(self.n_neg)
+
+    @property
+    def n_pos(self) -> npt.NDArray[np.int64]:
+        """Positives of each user."""
+        return np.diff(self.indptr)
+
+    @cached_property
+    def owner(self) -> npt.NDArray[np.int64]:
+        """The user of each positive."""
+        return np.repeat(np.arange(self.n_users), self.n_pos)
+
+    @cached_property
+    def place(self) -> npt.NDArray[np.int64]:
+        """0 for a user's best positive, 1 for the next."""
+        return np.arange(len(self.above)) - self.indptr[:-1][self.owner]
+
+
+def negatives_above(
+    scores: npt.ArrayLike, positives: sparse.csr_array, masked: sparse.csr_array | None = None
+) -> PairCounts:
+    """Count, for every positive of every user, the negatives above it and level with it.
+
+    Args:
+        scores: users x items, float32 or float64 (anything else becomes float64); infinities are
+            ordinary scores, NaN is refused.
+        positives: scipy CSR, users x items; what it stores is positive.
+        masked: scipy CSR of the same shape; what it stores is neither positive nor negative. An
+            item may not be both.
+
+    Runs on all Numba threads; the counts are integers and do not depend on their number.
+
+    >>> counts = negatives_above([[0.9, 0.5, 0.5, 0.1]], sparse.csr_array([[0, 1, 0, 1]]))
+    >>> counts.above.tolist(), counts.tied.tolist(), counts.n_neg.tolist()
+    ([1, 2], [1, 0], [2])
+    """
+    matrix = as_scores(scores)
+    if matrix.ndim != 2:
+        raise InputError(f"scores must be users x items (two dimensions), got {matrix.shape}")
+    pos_indptr, pos_items = _canonical(positives, matrix.shape, "positives")
+    none = sparse.csr_array(matrix.shape)
+    masked_indptr, masked_items = _canonical(
+        none if masked is None else masked, matrix.shape, "masked"
+    )
+    if masked is not None:
+        _refuse_overlap(positives, masked)
+    above = np.empty(len(pos_items), np.int32)
+    tied = np.empty(len(pos_items), np.int32)
+    n_neg = np.empty(len(matrix), np.int64)
+    count = _count_users if matrix.size < _WORTH_THREADS else _count_users_in_parallel
+    count(matrix, pos_indptr, pos_items, masked_indptr, masked_items, above, tied, n_neg)
+    wrong = np.flatnonzero(n_neg < 0)
+    if len(wrong):
+        place = int(np.flatnonzero(np.isnan(matrix[wrong[0]]))[0])
+        raise InputError(
+            f"the score of user {wrong[0]}, item {place} is NaN; a NaN has no rank, repair the "
+            f"model or set it to -inf"
+        )
+    return PairCounts(above, tied, pos_indptr, n_neg)
+
+
+def as_scores(scores: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Scores as a contiguous float32 array where they came so, float64 otherwise."""
+    given = np.asarray(scores)
+    if given.dtype.kind not in "biuf":
+        raise InputError(f"scores must be numbers, got the type {given.dtype}")
+    wanted = np.float32 if given.dtype in (np.float16, np.float32) else np.float64
+    return np.asarray(given, dtype=wanted, order="C")
+
+
+def _canonical(
+    matrix: sparse.csr_array, shape: tuple[int, ...], name: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    if not (sparse.issparse(matrix) and matrix.format == "csr"):
+        raise InputError(f"{name} must be a scipy CSR matrix, got {type(matrix).__name__}")
+    if matrix.shape != shape:
+        raise InputError(f"{name} must have the shape of the scores {shape}, got {matrix.shape}")
+    if not matrix.has_canonical_format:
+        raise InputError(
+            f"{name} stores items twice or out of order; call its sum_duplicates() first"
+        )
+    if matrix.nnz and not (matrix.indices.min() >= 0 and matrix.indices.max() < shape[1]):
+        raise InputError(f"{name} holds an item outside [0, {shape[1]})")
+    return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+
+
+def _refuse_overlap(positives: sparse.csr_array, masked: sparse.csr_array) -> None:
+    stored = [
+        sparse.csr_array((np.ones(m.nnz, np.int8), m.indices, m.indptr), shape=m.shape)
+        for m in (positives, masked)
+    ]
+    both = stored[0].multiply(stored[1]).tocoo()
+    if both.nnz:
+        raise InputError(
+            f"item {both.col[0]} of user {both.row[0]} is both positive and masked; drop it from "
+            f"one of the two"
+        )
+
+
+@njit(nogil=True, cache=True)
+def _add_counts(values: Any, best: Any, sign: np.int32, above: Any, tied: Any) -> None:
+    """Add `sign` for every value above, or level with, each of the `best` scores (descending)."""
+    if len(best) > _MOST_COMPARED:
+        _add_counts_by_search(values, best, sign, above, tied)
+        return
+    for start in range(0, len(values), _BLOCK):
+        block = values[start : start + _BLOCK]
+        for place in range(len(best)):
+            score = best[place]
+            # 32-bit counters, so that a vector register holds as many counters as scores.
+            greater = np.int32(0)
+            equal = np.int32(0)
+            for at in range(len(block)):  # by index: LLVM does not vectorise Numba's iterators
+                greater = np.int32(greater + np.int32(block[at] > score))
+                equal = np.int32(equal + np.int32(block[at] == score))
+            above[place] += sign * greater
+            tied[place] += sign * equal
+
+
+@njit(nogil=True, cache=True)
+def _add_counts_by_search(values: Any, best: Any, sign: np.int32, above: Any, tied: Any) -> None:
+    # Both by the first place whose score is <= the value, which begins a run of equal scores.
+    between = np.zeros(len(best), np.int64)
+    level = np.zeros(len(best), np.int64)
+    for value in values:
+        if not value >= best[-1]:
+            continue
+        low = 0
+        high = len(best) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if best[middle] <= value:
+                high = middle
+            else:
+                low = middle + 1
+        if best[low] == value:
+            level[low] += 1
+        else:
+            between[low] += 1
+    greater = 0
+    equal = 0
+    for place in range(len(best)):
+        if place == 0 or best[place] != best[place - 1]:
+            greater += equal + between[place]
+            equal = level[place]
+        above[place] += sign * greater
+        tied[place] += sign * equal
+
+
+@njit(nogil=True, cache=True)
+def _sort_descending(values: Any) -> None:
+    # Shell's sort: as fast as np.sort for a user's positives, and compiled in a tenth of the time.
+    gap = 1
+    while gap < len(values) // 3:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for start in range(gap, len(values)):
+            value = values[start]
+            place = start
+            while place >= gap and values[place - gap] < value:
+                values[place] = values[place - gap]
+                place -= gap
+            values[place] = value
+        gap //= 3
+
+
+@njit(nogil=True, cache=True)
+def count_above_row(scores: Any, positives: Any, masked: Any, above: Any, tied: Any) -> int:
+    """One user's counts, for use inside another Numba kernel: one thread, no GIL.
+
+    Args:
+        scores: (n_items,) float32 or float64.
+        positives: items of the user that are positive, each once, integers.
+        masked: items that are neither positive nor negative, each once, none of them positive.
+        above: out, (n_positives,) int32: negatives above each positive, **best positive first**.
+        tied: out, likewise: negatives with an equal score.
+
+    Returns:
+        The user's number of negatives, or -1 where a score is NaN (`above` is then meaningless).
+    """
+    nans = np.int32(0)
+    for item in range(len(scores)):
+        nans = np.int32(nans + np.int32(scores[item] != scores[item]))
+    if nans > 0:
+        return -1
+    # Everything is counted, then what is no negative is taken off: the pass over the scores needs
+    # no look at who is who.
+    others = np.empty(len(positives) + len(masked), scores.dtype)
+    for place in range(len(positives)):
+        others[place] = scores[positives[place]]
+    for place in range(len(masked)):
+        others[len(positives) + place] = scores[masked[place]]
+    best = others[: len(positives)].copy()
+    _sort_descending(best)
+    above[:] = 0
+    tied[:] = 0
+    _add_counts(scores, best, np.int32(1), above, tied)
+    _add_counts(others, best, np.int32(-1), above, tied)
+    return len(scores) - len(others)
+
+
+@njit(nogil=True, cache=True)
+def _count_user(
+    user: int,
+    scores: Any,
+    indptr: Any,
+    items: Any,
+    masked_indptr: Any,
+    masked_items: Any,
+    above: Any,
+    tied: Any,
+    n_neg: Any,
+) -> None:
+    here = slice(indptr[user], indptr[user + 1])
+    masked = masked_items[masked_indptr[user] : masked_indptr[user + 1]]
+    n_neg[user] = count_above_row(scores[user], items[here], masked, above[here], tied[here])
+
+
+# Two functions, not one compiled twice: Numba's cache would take the one for the other.
+@njit(nogil=True, cache=True)
+def _count_users(scores: Any, *rows: Any) -> None:
+    for user in range(len(scores)):
+        _count_user(user, scores, *rows)
+
+
+@njit(parallel=True, nogil=True, cache=True)
+def _count_users_in_parallel(scores: Any, *rows: Any) -> None:
+    for user in prange(len(scores)):
+        _count_user(user, scores, *rows)

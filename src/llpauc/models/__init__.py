@@ -1,0 +1,22 @@
+"""Models: what gives a user's items their scores.
+
+`BASELINES` need no training loop: each is called with the training interactions and its own
+parameters, and returns a `Scorer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llpauc.models.ease import EASE, ease
+from llpauc.models.itemknn import ItemKNN, item_knn
+from llpauc.models.popularity import Popularity
+from llpauc.models.scorer import FactorScorer, Scorer
+
+BASELINES: dict[str, Callable[..., Scorer]] = {
+    "popularity": Popularity,
+    "itemknn": item_knn,
+    "ease": ease,
+}
+
+__all__ = ["BASELINES", "EASE", "FactorScorer", "ItemKNN", "Popularity", "Scorer"]

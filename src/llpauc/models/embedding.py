@@ -1,0 +1,237 @@
+"""Models made of vectors: a user's score for an item is a product of two rows.
+
+The two tables a model hands out (`user_vectors`, `item_vectors`) are all that scoring, ranking and
+serving know of it. Cosine or dot is a property of the model: it is trained and ranked by the same
+score.
+
+    score(u, i) = <p_u, q_i> + bias_i                           dot
+    score(u, i) = <p_u, q_i> / (|p_u| |q_i| temperature) + bias_i   cosine
+
+What p_u and q_i are is what the models differ in:
+
+| model | p_u | q_i |
+|---|---|---|
+| mf | its own row | its own row |
+| lightgcn | mean over layers of the propagated rows | likewise |
+| itemsum | sum of the history's rows / sqrt(its length) | its own row |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from llpauc.errors import InputError, check_at_least, choose
+from llpauc.interactions import Interactions
+from llpauc.models.scorer import FactorScorer, Scores
+
+ScoreKind = Literal["dot", "cosine"]
+ColdUsers = Literal["mean", "random"]
+
+
+@dataclass(frozen=True)
+class EmbeddingOptions:
+    """What every embedding model can be told.
+
+    Args:
+        dimensions: width of the vectors, at least 1.
+        score: "dot" or "cosine".
+        temperature: divides the cosine, above 0; small values give the sigmoid room.
+        item_bias: one more number an item, added to its score.
+        init_scale: standard deviation of the starting vectors, above 0.
+        layers: of the graph (lightgcn), at least 1.
+        cold: what a user without a training event gets: "mean", the mean user vector, ranks close
+            to popularity; "random" keeps the untrained vector, as the paper does.
+    """
+
+    dimensions: int = 64
+    score: ScoreKind = "dot"
+    temperature: float = 1.0
+    item_bias: bool = False
+    init_scale: float = 0.01
+    layers: int = 2
+    cold: ColdUsers = "mean"
+
+    def __post_init__(self) -> None:
+        check_at_least("dimensions", self.dimensions, 1)
+        check_at_least("layers", self.layers, 1)
+        choose({"dot": 1, "cosine": 1}, self.score, "score")
+        choose({"mean": 1, "random": 1}, self.cold, "treatment of cold users")
+        for name in ("temperature", "init_scale"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
+
+
+class EmbeddingModel(nn.Module):
+    """The parameters of a model and the way from them to the two tables.
+
+    Args:
+        train: the events; MF needs their ids alone, the others the graph of who has what.
+        options: see `EmbeddingOptions`.
+        seed: of the starting vectors.
+    """
+
+    name = "embedding"
+
+    def __init__(self, train: Interactions, options: EmbeddingOptions, seed: int) -> None:
+        super().__init__()
+        self.options = options
+        self.n_users, self.n_items = train.n_users, train.n_items
+        self.register_buffer(
+            "warm", torch.from_numpy(np.diff(train.matrix.indptr) > 0), persistent=False
+        )
+        generator = torch.Generator().manual_seed(seed)
+        self.user_table = self._start(self.n_users, generator)
+        self.item_table = self._start(self.n_items, generator, bias=options.item_bias)
+
+    def _start(self, n: int, generator: torch.Generator, bias: bool = False) -> nn.Parameter:
+        width = self.options.dimensions
+        table = torch.zeros(n, width + bias)
+        table[:, :width].normal_(0.0, self.options.init_scale, generator=generator)
+        return nn.Parameter(table)
+
+    @property
+    def scale(self) -> float:
+        """What the product of two rows is multiplied with to be the score."""
+        return 1 / self.options.temperature if self.options.score == "cosine" else 1.0
+
+    def base_rows(self) -> tuple[Tensor, Tensor]:
+        """(n_users, d), (n_items, d [+ 1]): the rows before any normalisation."""
+        return self.user_table, self.item_table
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """The rows whose scaled product (plus bias) is the score; differentiable."""
+        users, items = self.base_rows()
+        width = self.options.dimensions
+        if self.options.score == "cosine":
+            bias = items[:, width:]
+            users = nn.functional.normalize(users, dim=1)
+            items = torch.cat([nn.functional.normalize(items[:, :width], dim=1), bias], dim=1)
+        return users, items
+
+    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+        """Scores of (B,) users with (B,), (B, N) or, shared by all, (M,) items given as (1, M)."""
+        user_rows, item_rows = self.rows()
+        width = self.options.dimensions
+        p, q = user_rows[users], item_rows[items]
+        if items.dim() == 1:
+            product = (p * q[:, :width]).sum(-1)
+        elif items.shape[0] == 1 and len(users) != 1:
+            product = p @ q[0, :, :width].T
+        else:
+            product = torch.einsum("bd,bnd->bn", p, q[..., :width])
+        product = product * self.scale
+        return product + q[..., width] if self.options.item_bias else product
+
+    @torch.no_grad()
+    def vectors(self) -> tuple[Scores, Scores]:
+        """The two tables as they rank: scale, bias and the fallback for cold users inside.
+
+        (n_users, d') and (n_items, d') float32, their inner product the score.
+        """
+        users, items = (rows.detach().float().cpu() for rows in self.rows())
+        width = self.options.dimensions
+        users = users * self.scale
+        warm = self.warm.cpu()
+        if self.options.cold == "mean" and warm.any() and not warm.all():
+            # In double precision: a mean over a million rows should not depend on their order.
+            users = torch.where(warm[:, None], users, users[warm].double().mean(0).float())
+        if items.shape[1] > width:
+            users = torch.cat([users, torch.ones(len(users), 1)], dim=1)
+        return users.numpy(), items.numpy()
+
+    def scorer(self) -> FactorScorer:
+        return FactorScorer(*self.vectors())
+
+
+class MF(EmbeddingModel):
+    """Matrix factorisation: every user and every item has a row of its own."""
+
+    name = "mf"
+
+
+class ItemSum(EmbeddingModel):
+    """The user is the sum of the items they have: a new user needs no training.
+
+    p_u = sum_{i in history} h_i / sqrt(|history|), with h a second item table.
+
+    Reference: Kabbur et al., "FISM", KDD 2013, with the exponent 1/2 and the item itself not left
+    out of its own history.
+    """
+
+    name = "itemsum"
+
+    def __init__(self, train: Interactions, options: EmbeddingOptions, seed: int) -> None:
+        super().__init__(train, options, seed)
+        generator = torch.Generator().manual_seed(seed)
+        self.user_table = self._start(self.n_items, generator)  # h: one row an item
+        self.register_buffer("history", _sparse(history_weights(train)), persistent=False)
+
+    def base_rows(self) -> tuple[Tensor, Tensor]:
+        return self.history @ self.user_table, self.item_table
+
+
+class LightGCN(EmbeddingModel):
+    """Rows smoothed over the graph of users and items: the mean of layers 0..L.
+
+    E^(l+1) = D^-1/2 A D^-1/2 E^(l),   E = mean_l E^(l)
+
+    Reference: He et al., "LightGCN", SIGIR 2020, eqs. (3), (4) with equal layer weights.
+    """
+
+    name = "lightgcn"
+
+    def __init__(self, train: Interactions, options: EmbeddingOptions, seed: int) -> None:
+        super().__init__(train, options, seed)
+        if options.item_bias:
+            raise InputError("lightgcn has no item bias; set item_bias to False")
+        weights = graph_weights(train)
+        self.register_buffer("to_users", _sparse(weights), persistent=False)
+        self.register_buffer("to_items", _sparse(weights.T.tocsr()), persistent=False)
+
+    def base_rows(self) -> tuple[Tensor, Tensor]:
+        users, items = self.user_table, self.item_table
+        user_sum, item_sum = users, items
+        for _ in range(self.options.layers):
+            users, items = self.to_users @ items, self.to_items @ users
+            user_sum, item_sum = user_sum + users, item_sum + items
+        return user_sum / (1 + self.options.layers), item_sum / (1 + self.options.layers)
+
+
+def history_weights(train: Interactions) -> Any:
+    """Users x items CSR: 1 / sqrt(length of the history) where the user has the item."""
+    weights = train.matrix.copy()
+    lengths = np.diff(weights.indptr)
+    weights.data = np.repeat(1 / np.sqrt(np.maximum(lengths, 1)), lengths).astype(np.float32)
+    return weights
+
+
+def graph_weights(train: Interactions) -> Any:
+    """Users x items CSR: 1 / sqrt(degree of the user times degree of the item)."""
+    weights = train.matrix.copy()
+    of_users = np.diff(weights.indptr)
+    of_items = np.bincount(weights.indices, minlength=train.n_items)
+    degrees = np.repeat(of_users, of_users).astype(float) * of_items[weights.indices]
+    weights.data = (1 / np.sqrt(degrees)).astype(np.float32)
+    return weights
+
+
+def _sparse(matrix: Any) -> Tensor:
+    return torch.sparse_csr_tensor(
+        torch.from_numpy(matrix.indptr.astype(np.int64)),
+        torch.from_numpy(matrix.indices.astype(np.int64)),
+        torch.from_numpy(matrix.data),
+        size=matrix.shape,
+    )
+
+
+EMBEDDING_MODELS: dict[str, Callable[[Interactions, EmbeddingOptions, int], EmbeddingModel]] = {
+    "mf": MF,
+    "lightgcn": LightGCN,
+    "itemsum": ItemSum,
+}

@@ -1,0 +1,41 @@
+"""Where the real data are, and small generated ones; imported by the tests that need them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llpauc.interactions import Interactions, Split
+from llpauc.models import Scorer
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = Path(os.environ.get("LLPAUC_DATA", ROOT.parent / "shared" / "data"))
+
+
+def real(name: str) -> Path:
+    """A folder of the shared data, or a skip that says what is missing."""
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"no {name} in the shared data folder; set LLPAUC_DATA to where it lies")
+    return path
+
+
+def random_split(seed: int, n_users: int = 60, n_items: int = 90, events: int = 900) -> Split:
+    """Random events with a long tail, duplicates, leaks, cold users and unseen items."""
+    rng = np.random.default_rng(seed)
+    users = rng.integers(0, n_users, events)
+    items = (n_items * rng.random(events) ** 2).astype(int)
+    part = rng.choice(3, events, p=[0.7, 0.1, 0.2])
+    part[users % 7 == 3] = 2  # these users are never seen in training
+    data = Interactions.of([f"u{u}" for u in users], [f"i{i}" for i in items])
+    return Split(*[data.take(part == which) for which in range(3)])
+
+
+def score_table(scorer: Scorer, n_users: int) -> np.ndarray:
+    """Every score, (n_users, n_items)."""
+    out = np.empty((n_users, scorer.n_items), np.float32)
+    scorer.scores_into(np.arange(n_users, dtype=np.int32), out)
+    return out
