@@ -17,7 +17,7 @@ COLD = X.sum(axis=1) == 0
 
 
 def test_popularity_counts_distinct_users():
-    np.testing.assert_array_equal(Popularity(TRAIN).counts, X.sum(axis=0))
+    np.testing.assert_array_equal(Popularity(TRAIN).scores, X.sum(axis=0))
     assert TRAIN.duplicates > 0
 
 
@@ -27,7 +27,9 @@ def test_ease_is_the_closed_form(regularization):
     b = -p / np.diag(p)
     np.fill_diagonal(b, 0)
     np.testing.assert_allclose(EASE(TRAIN, regularization).weights, b, atol=2e-6)
-    np.testing.assert_allclose(score_table(EASE(TRAIN, regularization), len(X)), X @ b, atol=1e-5)
+    np.testing.assert_allclose(
+        EASE(TRAIN, regularization).scores_of(TRAIN.matrix), X @ b, atol=1e-5
+    )
 
 
 def test_ease_is_the_minimum_it_claims():
@@ -55,7 +57,7 @@ def test_itemknn_is_a_sum_over_the_best_neighbours(neighbours, shrinkage):
         if neighbours < len(similar) - 1:
             last = np.sort(similar[i].astype(np.float32))[-neighbours]
             similar[i, similar[i].astype(np.float32) < last] = 0
-    got = score_table(ItemKNN(TRAIN, neighbours, shrinkage), len(X))
+    got = ItemKNN(TRAIN, neighbours, shrinkage).scores_of(TRAIN.matrix)
     np.testing.assert_allclose(got, X @ similar.T, atol=1e-5)
 
 

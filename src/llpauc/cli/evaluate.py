@@ -53,11 +53,11 @@ def evaluate(
         plot: write the comparison as a picture to this file
         json: print the results as JSON
     """
-    import re
     import time
 
     from llpauc import evaluation
     from llpauc.errors import choose
+    from llpauc.metrics import split_names
     from llpauc.models import BASELINES
 
     split = options.apply(table.load(path))
@@ -66,7 +66,6 @@ def evaluate(
         "ease": {"regularization": regularization},
     }
     names = [name.strip() for name in models.split(",") if name.strip()]
-    wanted = re.split(r",(?![^(]*\))", metrics)  # not at the comma of llpauc(0.7,0.1)
     fits = {name: choose(BASELINES, name, "model") for name in names}
     results: dict[str, evaluation.Evaluation] = {}
     seconds: dict[str, float] = {}
@@ -75,7 +74,7 @@ def evaluate(
         scorer = fit(split.train, **parameters.get(name, {}))
         with progress(f"ranking with {name}", split.n_users) as advance:
             results[name] = evaluation.evaluate(
-                scorer, split, on=on, metrics=wanted, mask=mask,
+                scorer, split, on=on, metrics=split_names(metrics), mask=mask,
                 memory_mb=memory_mb, threads=threads, progress=advance,
             )  # fmt: skip
         seconds[name] = time.perf_counter() - begun

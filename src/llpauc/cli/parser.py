@@ -120,8 +120,13 @@ def _parser(command: Command, prog: str) -> Parser:
         elif option.hint is bool:
             parser.add_argument(_flag(option.name), action="store_true", help=option.help)
         else:
+            short = [f"-{option.name}"] if len(option.name) == 1 else []
             action = parser.add_argument(
-                _flag(option.name), type=option.hint, default=option.default, help=option.help
+                *short,
+                _flag(option.name),
+                type=option.hint,
+                default=option.default,
+                help=option.help,
             )
             if get_origin(option.hint) is not Literal:
                 action.metavar = option.name.upper().replace("_", "-")

@@ -9,7 +9,7 @@ from llpauc.metrics.bounds import (
     precision_bounds,
     recall_bounds,
 )
-from llpauc.metrics.names import METRIC_NAMES, Metric, parse_metric
+from llpauc.metrics.names import METRIC_NAMES, Metric, parse_metric, split_names
 from llpauc.metrics.pair_counts import PairCounts, count_above_row, negatives_above
 from llpauc.metrics.partial_auc import (
     auc_score,
@@ -54,4 +54,5 @@ __all__ = [
     "recall",
     "recall_bounds",
     "selected_count",
+    "split_names",
 ]

@@ -90,5 +90,14 @@ def parse_metric(name: str) -> Metric:
     raise _unknown(name)
 
 
+def split_names(text: str) -> list[str]:
+    """Names separated by commas, of which `llpauc(0.7,0.1)` has one inside.
+
+    >>> split_names("recall@20, llpauc(0.7,0.1),auc")
+    ['recall@20', 'llpauc(0.7,0.1)', 'auc']
+    """
+    return [name.strip() for name in re.split(r",(?![^(]*\))", text)]
+
+
 def _unknown(name: str) -> InputError:
     return InputError(f"unknown metric {name!r}; choose one of: {listing(METRIC_NAMES)}")

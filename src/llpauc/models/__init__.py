@@ -11,7 +11,7 @@ from collections.abc import Callable
 from llpauc.models.ease import EASE, ease
 from llpauc.models.itemknn import ItemKNN, item_knn
 from llpauc.models.popularity import Popularity
-from llpauc.models.scorer import FactorScorer, Scorer
+from llpauc.models.scorer import Constant, FactorScorer, Scorer
 
 BASELINES: dict[str, Callable[..., Scorer]] = {
     "popularity": Popularity,
@@ -19,4 +19,4 @@ BASELINES: dict[str, Callable[..., Scorer]] = {
     "ease": ease,
 }
 
-__all__ = ["BASELINES", "EASE", "FactorScorer", "ItemKNN", "Popularity", "Scorer"]
+__all__ = ["BASELINES", "Constant", "EASE", "FactorScorer", "ItemKNN", "Popularity", "Scorer"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import linalg
 
 from llpauc.errors import InputError
-from llpauc.interactions import Interactions, Rows
-from llpauc.models.scorer import Scorer, Scores, with_popularity_fallback
+from llpauc.interactions import Interactions
+from llpauc.models.scorer import ByHistory, Scorer, Scores, item_counts
 
 _MOST_BYTES = 8 << 30
 
@@ -33,7 +35,6 @@ class EASE:
                 f"EASE inverts an items x items matrix: {train.n_items:,} items would need"
                 f" {needed / 2**30:.0f} GB; use itemknn, or a k-core with fewer items"
             )
-        self._histories = train.matrix
         gram = np.asarray((train.matrix.T @ train.matrix).todense(), dtype=np.float32)
         gram[np.diag_indices_from(gram)] += np.float32(regularization)
         # X'X + lambda I is symmetric positive definite: Cholesky is half the work of an LU.
@@ -54,10 +55,11 @@ class EASE:
     def n_items(self) -> int:
         return len(self.weights)
 
-    def scores_into(self, users: Rows, out: Scores) -> None:
-        out[:] = self._histories[users] @ self.weights
+    def scores_of(self, histories: Any) -> Scores:
+        scores: Scores = histories @ self.weights
+        return scores
 
 
 def ease(train: Interactions, regularization: float = 200.0) -> Scorer:
-    """EASE, with popularity for users it knows nothing of."""
-    return with_popularity_fallback(EASE(train, regularization), train)
+    """EASE over the training histories, with popularity for users without one."""
+    return ByHistory(EASE(train, regularization), train.matrix, item_counts(train))

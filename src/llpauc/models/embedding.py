@@ -18,6 +18,7 @@ What p_u and q_i are is what the models differ in:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -222,12 +223,15 @@ def graph_weights(train: Interactions) -> Any:
 
 
 def _sparse(matrix: Any) -> Tensor:
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(matrix.indptr.astype(np.int64)),
-        torch.from_numpy(matrix.indices.astype(np.int64)),
-        torch.from_numpy(matrix.data),
-        size=matrix.shape,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch calls its CSR tensors a beta
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(matrix.indptr.astype(np.int64)),
+            torch.from_numpy(matrix.indices.astype(np.int64)),
+            torch.from_numpy(matrix.data),
+            size=matrix.shape,
+            check_invariants=True,
+        )
 
 
 EMBEDDING_MODELS: dict[str, Callable[[Interactions, EmbeddingOptions, int], EmbeddingModel]] = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
 from llpauc.errors import InputError, check_at_least
-from llpauc.interactions import Interactions, Rows
-from llpauc.models.scorer import Scorer, Scores, with_popularity_fallback
+from llpauc.interactions import Interactions
+from llpauc.models.scorer import ByHistory, Scorer, Scores, item_counts
 
 _BLOCK = 512  # items whose similarities are held dense at once
 
@@ -28,7 +30,6 @@ class ItemKNN:
         check_at_least("neighbours", neighbours, 1)
         if not shrinkage >= 0:
             raise InputError(f"shrinkage must be at least 0, got {shrinkage!r}")
-        self._histories = train.matrix
         by_item = train.matrix.T.tocsr()
         norms = np.sqrt(np.diff(by_item.indptr)).astype(np.float32)
         blocks = []
@@ -44,16 +45,17 @@ class ItemKNN:
                 similar[similar < weakest] = 0.0
             blocks.append(sp.csr_matrix(similar))
         # Row i of the stack holds i's neighbours j; histories need it by j.
-        self._neighbours = sp.vstack(blocks).T.tocsr()
+        self.neighbours = sp.vstack(blocks).T.tocsr()
 
     @property
     def n_items(self) -> int:
-        return int(self._neighbours.shape[1])
+        return int(self.neighbours.shape[1])
 
-    def scores_into(self, users: Rows, out: Scores) -> None:
-        out[:] = (self._histories[users] @ self._neighbours).toarray()
+    def scores_of(self, histories: Any) -> Scores:
+        scores: Scores = (histories @ self.neighbours).toarray()
+        return scores
 
 
 def item_knn(train: Interactions, neighbours: int = 100, shrinkage: float = 10.0) -> Scorer:
-    """ItemKNN, with popularity for users it knows nothing of."""
-    return with_popularity_fallback(ItemKNN(train, neighbours, shrinkage), train)
+    """ItemKNN over the training histories, with popularity for users without one."""
+    return ByHistory(ItemKNN(train, neighbours, shrinkage), train.matrix, item_counts(train))

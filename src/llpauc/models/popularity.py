@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from llpauc.interactions import Interactions, Rows
-from llpauc.models.scorer import Scores, item_counts
+from llpauc.interactions import Interactions
+from llpauc.models.scorer import Constant, item_counts
 
 
-class Popularity:
+class Popularity(Constant):
     """Every user gets the items with the most distinct users in training.
 
     >>> data = Interactions.of(["a", "b", "a"], ["x", "x", "y"])
-    >>> Popularity(data).counts.tolist()
+    >>> Popularity(data).scores.tolist()
     [2.0, 1.0]
     """
 
     def __init__(self, train: Interactions) -> None:
-        self.counts: Scores = item_counts(train)
-
-    @property
-    def n_items(self) -> int:
-        return len(self.counts)
-
-    def scores_into(self, users: Rows, out: Scores) -> None:
-        out[:] = self.counts
+        super().__init__(item_counts(train))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -63,28 +63,51 @@ class FactorScorer:
             np.matmul(rows, self._items_by_column, out=out)
 
 
-class WithFallback:
-    """A scorer with one common row for the users it knows nothing of."""
+class HistoryScorer(Protocol):
+    """A model that can score somebody by their items alone: a new user needs no training."""
 
-    def __init__(self, scorer: Scorer, known: npt.NDArray[np.bool_], fallback: Scores) -> None:
-        self._scorer, self._known, self._fallback = scorer, known, fallback
+    @property
+    def n_items(self) -> int: ...
+
+    def scores_of(self, histories: Any) -> Scores:
+        """(n, n_items) scores of n people, given what they have as a CSR matrix (n, n_items)."""
+        ...
+
+
+class Constant:
+    """Everybody gets the same scores."""
+
+    def __init__(self, scores: Scores) -> None:
+        self.scores = np.ascontiguousarray(scores, dtype=np.float32)
 
     @property
     def n_items(self) -> int:
-        return self._scorer.n_items
+        return len(self.scores)
 
     def scores_into(self, users: Rows, out: Scores) -> None:
-        self._scorer.scores_into(users, out)
-        out[~self._known[users]] = self._fallback
+        out[:] = self.scores
+
+    def scores_of(self, histories: Any) -> Scores:
+        return np.tile(self.scores, (histories.shape[0], 1))
+
+
+class ByHistory:
+    """Known users scored by their histories; those without one by the fallback."""
+
+    def __init__(self, model: HistoryScorer, histories: Any, fallback: Scores) -> None:
+        self.model, self._histories, self._fallback = model, histories, fallback
+
+    @property
+    def n_items(self) -> int:
+        return self.model.n_items
+
+    def scores_into(self, users: Rows, out: Scores) -> None:
+        histories = self._histories[users]
+        out[:] = self.model.scores_of(histories)
+        out[np.diff(histories.indptr) == 0] = self._fallback
 
 
 def item_counts(train: Interactions) -> Scores:
     """Distinct users of each item: what popularity ranks by."""
     counts = np.bincount(train.matrix.indices, minlength=train.n_items)
     return counts.astype(np.float32)
-
-
-def with_popularity_fallback(scorer: Scorer, train: Interactions) -> Scorer:
-    """Users without a training row are ranked by popularity instead of by ties at zero."""
-    known = np.diff(train.matrix.indptr) > 0
-    return scorer if known.all() else WithFallback(scorer, known, item_counts(train))

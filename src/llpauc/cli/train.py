@@ -1,0 +1,263 @@
+"""`llpauc train` and `llpauc recommend`: from a file to a model, from a model to lists."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from llpauc.cli.console import cell, note, print_json, progress, show_table
+from llpauc.cli.options import Seed, TableOptions
+from llpauc.cli.parser import Count, NotNegative, Positive, Share
+
+if TYPE_CHECKING:
+    from llpauc.recommend import Recommender
+    from llpauc.training import Epoch
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What to train, and how. What is not given is left to the model's and the loss's defaults.
+
+    Args:
+        model: mf, lightgcn, itemsum, popularity, itemknn or ease
+        loss: llpauc, opauc, auc, bpr, bce, sce, ccl, dns, softmax_v, tce, rce, lambdarank,
+            ndcg_loss1, ndcg_loss2, arp_loss2, sl, bsl, psl or sl_at_k
+        alpha: llpauc: share of the best positives that count, in (0, 1]; below 1 leaves noisy ones
+            out (0.7 unless given)
+        beta: llpauc, opauc: share of the hardest negatives that count, in (0, 1] (0.1 unless given)
+        loss_options: further parameters of the loss, as NAME=VALUE,NAME=VALUE
+        dimensions: width of the vectors (64 unless given)
+        score: dot or cosine (what the loss is meant for unless given)
+        temperature: divides the cosine (0.2 unless given)
+        item_bias: one more number an item, added to its score
+        layers: graph layers of lightgcn (2 unless given)
+        cold: users without a training event get the mean user's vector, or a random one as in the
+            paper (mean unless given)
+        epochs: most passes over the training events (100 unless given)
+        batch_size: positives a step (128 unless given)
+        negatives: negatives for each positive, or for a batch that shares them (100 unless given)
+        sampler: uniform, uniform-all (the paper's way), popularity, shared, in-batch or all
+        lr: learning rate of Adam (0.001 unless given)
+        weight_decay: pull of a batch's rows towards zero (0 unless given)
+        valid_metric: what chooses the epoch (ndcg@20 unless given)
+        valid_every: epochs between validations (1 unless given)
+        patience: validations without a better value before training stops (5 unless given)
+        share: batches that share one propagation of lightgcn (1 unless given)
+        device: cpu, or a torch device such as cuda (cpu unless given)
+        regularization: ease: lambda (200 unless given)
+        neighbours: itemknn: neighbours of an item (100 unless given)
+        shrinkage: itemknn: distrust of items with few users (10 unless given)
+    """
+
+    model: str = "mf"
+    loss: str = "llpauc"
+    alpha: Share | None = None
+    beta: Share | None = None
+    loss_options: str | None = None
+    dimensions: Count | None = None
+    score: Literal["dot", "cosine"] | None = None
+    temperature: Positive | None = None
+    item_bias: bool = False
+    layers: Count | None = None
+    cold: Literal["mean", "random"] | None = None
+    epochs: Count | None = None
+    batch_size: Count | None = None
+    negatives: Count | None = None
+    sampler: str | None = None
+    lr: Positive | None = None
+    weight_decay: NotNegative | None = None
+    valid_metric: str | None = None
+    valid_every: Count | None = None
+    patience: Count | None = None
+    share: Count | None = None
+    device: str | None = None
+    regularization: Positive | None = None
+    neighbours: Count | None = None
+    shrinkage: NotNegative | None = None
+
+    def recommender(self, seed: int) -> Recommender:
+        """The recommender these options describe."""
+        from llpauc.models import BASELINES
+        from llpauc.recommend import Recommender
+
+        given = {k: v for k, v in asdict(self).items() if v is not None and v is not False}
+        extra = _pairs(given.pop("loss_options", ""))
+        if self.model not in BASELINES:
+            given |= {"seed": seed, **extra}
+        else:
+            given.pop("loss")
+        return Recommender(**given)
+
+
+def _pairs(text: str) -> dict[str, Any]:
+    """NAME=VALUE,NAME=VALUE; a value is a number where it reads as one."""
+    from llpauc.errors import InputError
+
+    pairs: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not name:
+            raise InputError(f"--loss-options wants NAME=VALUE, got {part!r}")
+        pairs[name] = value
+        for number in (int, float):
+            try:
+                pairs[name] = number(value)
+                break
+            except ValueError:
+                continue
+    return pairs
+
+
+def train(
+    path: str,
+    out: str = "run",
+    *,
+    options: ModelOptions,
+    seed: Seed = 0,
+    hold_out: float = 0.1,
+    metrics: str = "recall@20,ndcg@20",
+    table: TableOptions,
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Train a model on a file of interactions and save it as a run folder.
+
+    A folder with train, valid and test files is taken as it is: valid chooses the epoch, test is
+    read once, at the end. Of a single file a part of each user's events is held out to choose the
+    epoch. Ctrl-C stops after the batch under way and saves the best weights so far.
+
+    Args:
+        path: a file of interactions, or a folder with train/valid/test files
+        out: the run folder
+        seed: of the starting vectors, the order and the negatives
+        hold_out: share of each user's events that choose the epoch where there is no valid file
+        metrics: what to measure on the test part, where there is one
+        dry_run: read the data, say what would be done, and stop
+        json: print the outcome as JSON
+    """
+    from llpauc.evaluation import evaluate
+    from llpauc.interactions import Split
+    from llpauc.metrics import split_names
+    from llpauc.recommend import as_split
+    from llpauc.training import Diverged
+
+    recommender = options.recommender(seed)
+    recommender.set_params(hold_out=hold_out)
+    data = table.load(path)
+    split = data if isinstance(data, Split) else as_split(data.interactions)
+    events, users, items = len(split.train), split.n_users, split.n_items
+    note(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
+    if dry_run:
+        note("dry run: nothing trained, nothing written")
+        return
+    trouble = None
+    with progress("training", None) as advance:
+        try:
+            recommender.fit(split, on_batch=advance, on_epoch=_tell)
+        except Diverged as error:
+            trouble = error
+    measured = None
+    if split.test is not None:
+        measured = evaluate(recommender.scorer(), split, metrics=split_names(metrics)).summary()
+    recommender.save(out, data=path, test=measured)
+    _report(recommender, measured, out, json)
+    if trouble is not None:
+        raise trouble
+    if recommender.history is not None and recommender.history.signal is not None:
+        raise SystemExit(128 + recommender.history.signal)
+
+
+def _tell(epoch: Epoch) -> None:
+    """One line an epoch: what it cost, what the loss stands for, how validation went."""
+    figures = {**epoch.valid, **{k: epoch.figures[k] for k in _TOLD if k in epoch.figures}}
+    told = "  ".join(f"{name} {cell(value)}" for name, value in figures.items())
+    rate = epoch.examples / max(epoch.seconds, 1e-9)
+    mark = " *" if epoch.best else ""
+    note(f"epoch {epoch.number:3d}  loss {epoch.loss:8.4f}  {told}  {rate:,.0f} events/s{mark}")
+
+
+_TOLD = ("hard_llpauc", "auc", "pos_share", "neg_share", "gap")
+
+
+def _report(recommender: Recommender, measured: Any, out: str, json: bool) -> None:
+    history = recommender.history
+    facts: dict[str, Any] = {"run": out}
+    if history is not None:
+        facts |= {
+            "epochs": len(history.epochs), "best epoch": history.best_epoch,
+            "stopped": history.stopped, "seconds": round(history.seconds, 2),
+            "negatives that are positives": history.collisions,
+        }  # fmt: skip
+    if json:
+        print_json({**facts, "test": measured})
+        return
+    show_table("Training", ["", "value"], list(facts.items()))
+    if measured is not None:
+        names = [name for name in next(iter(measured.values())) if name != "users"]
+        show_table(
+            "Test, read once",
+            ["users", "number", *names],
+            [[group, *figures.values()] for group, figures in measured.items()],
+        )
+    note(f"next: llpauc recommend {out} --out recommendations.tsv")
+
+
+def recommend(
+    run: str,
+    *,
+    users: str | None = None,
+    items: str | None = None,
+    k: Count = 20,
+    out: str | None = None,
+    seen: bool = False,
+    memory_mb: Positive = 1024.0,
+    json: bool = False,
+) -> None:
+    """Recommend with a saved run: to all its users, to some, or to somebody new.
+
+    Args:
+        run: a run folder written by llpauc train
+        users: ids separated by commas, or @FILE with one a line; all users unless given
+        items: recommend to somebody new who has these items (ids separated by commas)
+        k: length of the lists
+        out: write to this file (.tsv, .csv or .parquet) instead of the screen
+        seen: recommend what a user has already, too
+        memory_mb: most memory for score blocks
+        json: print the lists as JSON
+    """
+    import numpy as np
+
+    from llpauc.recommend import Recommender, outside
+    from llpauc.recommend.lists import ListRows, write_lists
+
+    fitted = Recommender.load(run)._fitted()
+    if items is not None:
+        rows = np.array([-1])
+        asked: Any = ["new"]
+        ranked, scores = fitted.rank_histories(fitted.history(_ids(items)), k, not seen)
+    else:
+        asked = _ids(users) if users is not None else list(fitted.user_ids)
+        rows = fitted.user_ids.rows(asked)
+        unknown = int((rows < 0).sum())
+        if unknown:
+            note(f"{unknown:,} unknown users get what a user without history gets")
+        with progress("ranking", len(rows)) as advance:
+            ranked, scores = fitted.rank_rows(
+                rows, k, not seen, memory_mb=memory_mb, progress=advance
+            )
+    lists = ListRows(asked, outside(fitted.item_ids, ranked), scores)
+    if out is not None:
+        write_lists(lists, out)
+        note(f"wrote {lists.count:,} recommendations for {len(asked):,} users to {out}")
+    elif json:
+        print_json(lists.as_dicts())
+    else:
+        show_table("Recommendations", ["user", "rank", "item", "score"], lists.head(100), left=1)
+
+
+def _ids(text: str) -> list[str]:
+    from pathlib import Path
+
+    if text.startswith("@"):
+        return [line for line in Path(text[1:]).read_text(encoding="utf-8").splitlines() if line]
+    return [word for word in text.split(",") if word]

@@ -1,0 +1,103 @@
+"""A vector for somebody new, from their items alone: no retraining.
+
+    p(history) = base + sum_{i in history} h_i / sqrt(|history|)
+
+For the model `itemsum` this is the model itself. For the others the rows h are learnt from the
+trained users, by ridge regression of their vectors on their histories: with A the histories, each
+row scaled to unit length, and U the user vectors about their mean,
+
+    h = argmin |A h - U|^2 + ridge |h|^2 = (A'A + ridge I)^-1 A'U
+
+solved by conjugate gradients, so that nothing of size items x items is ever made. On Amazon-health
+with half of the users kept out of the regression, such vectors reach 98 % of the Recall@20 of the
+trained ones (docs/results); solving for the user against fixed item vectors reaches 60 %.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from llpauc.models.scorer import Scores
+
+_RIDGE = 0.3  # of unit-length histories: best of .01 .. 300 on two models, and flat around it
+_ROUNDS = 40
+
+
+class HistoryMap:
+    """Scores of people known by their items.
+
+    Args:
+        history_rows: h, (n_items, d) float32.
+        base: (d,) where somebody with no items stands.
+        item_vectors: (n_items, d) as they rank.
+        length: where given, the first columns are brought to this length, as a cosine model does;
+            a last column beyond them (of an item bias) stays as it is.
+    """
+
+    def __init__(
+        self, history_rows: Scores, base: Scores, item_vectors: Scores, length: float | None = None
+    ) -> None:
+        self.history_rows, self.base = history_rows, base
+        self.item_vectors, self.length = item_vectors, length
+
+    @property
+    def n_items(self) -> int:
+        return len(self.item_vectors)
+
+    def vectors_of(self, histories: Any) -> Scores:
+        """(n, d) vectors of n people, given what they have as a CSR matrix (n, n_items)."""
+        lengths = np.maximum(np.diff(histories.indptr), 1).astype(np.float32)
+        vectors: Scores = self.base + (histories @ self.history_rows) / np.sqrt(lengths)[:, None]
+        if self.length is not None:
+            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors * (self.length / np.maximum(norms, 1e-12))
+        if vectors.shape[1] < self.item_vectors.shape[1]:  # the bias counts in full
+            vectors = np.hstack([vectors, np.ones((len(vectors), 1), np.float32)])
+        return vectors
+
+    def scores_of(self, histories: Any) -> Scores:
+        scores: Scores = self.vectors_of(histories) @ self.item_vectors.T
+        return scores
+
+
+def learn_history_map(histories: Any, user_vectors: Scores, item_vectors: Scores) -> HistoryMap:
+    """The map from the histories of the users who have one to their vectors.
+
+    Args:
+        histories: (n_users, n_items) CSR of ones.
+        user_vectors: (n_users, d) as they rank.
+        item_vectors: (n_items, d).
+    """
+    lengths = np.diff(histories.indptr)
+    warm = lengths > 0
+    base = user_vectors[warm].mean(axis=0, dtype=np.float64)
+    scaled = sparse.diags(1 / np.sqrt(np.maximum(lengths, 1))) @ histories.astype(np.float64)
+    target = scaled.T @ (user_vectors - base)
+    rows = _conjugate_gradients(lambda h: scaled.T @ (scaled @ h) + _RIDGE * h, target)
+    return HistoryMap(rows.astype(np.float32), base.astype(np.float32), item_vectors)
+
+
+def _conjugate_gradients(apply: Any, target: Any) -> Any:
+    """Solve apply(x) = target, a column at a time but all at once; apply is symmetric positive."""
+    x = np.zeros_like(target)
+    residual = target.copy()
+    direction = residual.copy()
+    size = (residual**2).sum(axis=0)
+    small = 1e-12 * np.maximum(size, 1e-300)
+    for _ in range(_ROUNDS):
+        moved = apply(direction)
+        along = (direction * moved).sum(axis=0)
+        step = np.where(size > small, size / np.where(along > 0, along, 1), 0)
+        x += step * direction
+        residual -= step * moved
+        new = (residual**2).sum(axis=0)
+        if (new <= small).all():
+            break
+        direction = (
+            residual + np.where(size > small, new / np.where(size > 0, size, 1), 0) * direction
+        )
+        size = new
+    return x

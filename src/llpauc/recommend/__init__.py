@@ -1,0 +1,261 @@
+"""The facade: fit on a file, recommend by outside ids, save, load.
+
+recommender = Recommender(model="mf", loss="llpauc", alpha=0.7, beta=0.1).fit("events.csv")
+ids, scores = recommender.recommend(["ann", "bob"], k=20)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llpauc import artifacts
+from llpauc.errors import InputError, check_at_least, choose
+from llpauc.interactions import IdMap, Interactions, Rows, Split
+from llpauc.models import BASELINES
+from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingModel
+from llpauc.models.fold_in import HistoryMap, learn_history_map
+from llpauc.models.scorer import ByHistory, Constant, FactorScorer, Scorer, Scores, item_counts
+from llpauc.readers import Reading, read_interactions
+from llpauc.readers import load as load_file
+from llpauc.recommend.fitted import Fitted
+from llpauc.recommend.plan import MODELS, Plan, check_baseline, plan
+from llpauc.splits import split_random_per_user
+from llpauc.training import Epoch, History, fit
+
+
+class Recommender:
+    """A model, a loss and how to train it, behind fit and recommend.
+
+    Args:
+        model: mf, lightgcn, itemsum, popularity, itemknn or ease.
+        loss: a name of `llpauc.losses.LOSSES`; models without training ignore it.
+        hold_out: share of each user's events that choose the epoch when `fit` is given no
+            validation events, in [0, 1); 0 trains on everything for all epochs.
+        parameters: fields of `EmbeddingOptions` and `FitOptions`, the loss's own parameters
+            (llpauc: alpha 0.7 and beta 0.1 unless given), or the baseline's. See
+            `llpauc.recommend.plan.plan` for who gets which.
+
+    >>> data = Interactions.of(["a", "a", "b", "b", "c"], ["x", "y", "x", "z", "x"])
+    >>> ids, scores = Recommender(model="popularity").fit(data).recommend(["c", "new"], k=2)
+    >>> ids.tolist()
+    [['y', 'z'], ['x', 'y']]
+    """
+
+    def __init__(
+        self, model: str = "mf", loss: str = "llpauc", *, hold_out: float = 0.1, **parameters: Any
+    ) -> None:
+        self.model, self.loss, self.hold_out = model, loss, hold_out
+        self.parameters = parameters
+        self._check()
+        self.fitted: Fitted | None = None
+        self.history: History | None = None
+
+    # --- parameters, as scikit-learn has them ---------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        own = {"model": self.model, "loss": self.loss, "hold_out": self.hold_out}
+        return {**own, **self.parameters}
+
+    def set_params(self, **params: Any) -> Recommender:
+        self.__dict__ |= {n: params.pop(n) for n in ("model", "loss", "hold_out") if n in params}
+        self.parameters = {**self.parameters, **params}
+        self._check()
+        return self
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return f"Recommender({told})"
+
+    def _check(self) -> None:
+        choose(dict.fromkeys(MODELS), self.model, "model")
+        if not 0 <= self.hold_out < 1:
+            raise InputError(f"hold_out must be in [0, 1), got {self.hold_out!r}")
+        if self.model in BASELINES:
+            check_baseline(self.model, self.parameters)
+        else:
+            self.plan()
+
+    def plan(self) -> Plan:
+        """Who gets which parameter, defaults filled in; for models that are trained."""
+        return plan(self.loss, self.parameters)
+
+    # --- training -------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        data: Any,
+        valid: Any = None,
+        *,
+        on_batch: Callable[[int], None] | None = None,
+        on_epoch: Callable[[Epoch], None] | None = None,
+    ) -> Recommender:
+        """Train.
+
+        Args:
+            data: a path, a pandas, Polars or Arrow frame, a scipy CSR matrix, `Interactions`, or
+                a `Split` (whose test part is not looked at).
+            valid: events that choose the epoch, of any of these kinds.
+            on_batch, on_epoch: see `llpauc.training.fit`.
+
+        Raises:
+            llpauc.training.Diverged: on NaN; the recommender then has the last good weights.
+        """
+        split = as_split(data, valid)
+        if self.model in BASELINES:
+            self.fitted = _fit_baseline(self.model, split.train, self.parameters)
+            return self
+        plan = self.plan()
+        if split.valid is None and self.hold_out:
+            split = _hold_out(split, self.hold_out, plan.fit.seed)
+        model = EMBEDDING_MODELS[self.model](split.train, plan.embedding, plan.fit.seed)
+        try:
+            self.history = fit(
+                model, plan.make_loss(), split, plan.fit, on_batch=on_batch, on_epoch=on_epoch
+            )
+        finally:  # what was learnt before trouble came is kept
+            self.fitted = _fitted_embedding(model, split.train)
+        return self
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def recommend(
+        self, user_ids: Iterable[Any], k: int = 20, *, exclude_seen: bool = True
+    ) -> tuple[npt.NDArray[Any], Scores]:
+        """The best k items of each user: (n, k) outside ids and (n, k) scores, best first.
+
+        Unknown users get what a user without history gets. Where fewer than k items are left, the
+        rest is None with score -inf.
+        """
+        fitted = self._fitted()
+        rows = fitted.user_ids.rows(user_ids)
+        items, scores = fitted.rank_rows(rows, check_at_least("k", k, 1), exclude_seen)
+        return outside(fitted.item_ids, items), scores
+
+    def fold_in(
+        self, item_ids: Iterable[Any], k: int = 20, *, exclude_seen: bool = True
+    ) -> tuple[npt.NDArray[Any], Scores]:
+        """The best k items for somebody new who has these: (k,) ids and (k,) scores."""
+        fitted = self._fitted()
+        k = check_at_least("k", k, 1)
+        items, scores = fitted.rank_histories(fitted.history(item_ids), k, exclude_seen)
+        return outside(fitted.item_ids, items)[0], scores[0]
+
+    def similar_items(self, item_id: Any, k: int = 20) -> tuple[npt.NDArray[Any], Scores]:
+        """The k items most like this one, (k,) ids and scores: by the cosine of their vectors; of
+        a model without vectors, what it recommends to somebody with this item alone."""
+        fitted = self._fitted()
+        k = check_at_least("k", k, 1)
+        history = fitted.history([item_id])
+        if isinstance(fitted.scorer, FactorScorer):
+            vectors = fitted.scorer.item_vectors
+            units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            like = Constant(units @ units[history.indices[0]])
+            fitted = dataclasses.replace(fitted, by_items=like)
+        items, scores = fitted.rank_histories(history, k, exclude_seen=True)
+        return outside(fitted.item_ids, items)[0], scores[0]
+
+    def scorer(self) -> Scorer:
+        """What ranks the known users: for `llpauc.evaluation.evaluate`."""
+        return self._fitted().scorer
+
+    def _fitted(self) -> Fitted:
+        if self.fitted is None:
+            raise InputError("this recommender is not fitted yet; call fit(data) first")
+        return self.fitted
+
+    # --- keeping --------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str], **meta: Any) -> Path:
+        """Write a run folder, whole or not at all; `meta` goes into its meta.json."""
+        fitted = self._fitted()
+        epochs = self.history.epochs if self.history is not None else ()
+        lines = [json.dumps(dataclasses.asdict(epoch)) + "\n" for epoch in epochs]
+        artifact = artifacts.Artifact(
+            fitted.tensors(),
+            fitted.user_ids,
+            fitted.item_ids,
+            {"params": self.get_params(), **meta},
+            {"metrics.jsonl": "".join(lines)},
+        )
+        return artifacts.save(artifact, folder)
+
+    @staticmethod
+    def load(folder: str | os.PathLike[str]) -> Recommender:
+        """Read a run folder; a file that does not match the manifest is refused by name."""
+        artifact = artifacts.load(folder)
+        params = artifact.meta.get("params")
+        if not isinstance(params, dict):
+            raise InputError(f"{folder}: meta.json has no params; this is no recommender")
+        recommender = Recommender(**params)
+        recommender.fitted = Fitted.from_tensors(
+            artifact.tensors, artifact.user_ids, artifact.item_ids
+        )
+        return recommender
+
+
+def as_split(data: Any, valid: Any = None) -> Split:
+    """Whatever `fit` may be given, as a split."""
+    split = data if isinstance(data, Split) else _read(data)
+    if valid is None:
+        return split if isinstance(split, Split) else Split(split)
+    train = split.train if isinstance(split, Split) else split
+    other = _read(valid)
+    return Split.of(train, other.train if isinstance(other, Split) else other)
+
+
+def _read(data: Any) -> Interactions | Split:
+    if isinstance(data, Interactions):
+        return data
+    if isinstance(data, (str, os.PathLike)):
+        read = load_file(Path(data))
+        return read.interactions if isinstance(read, Reading) else read
+    return read_interactions(data).interactions
+
+
+def outside(ids: IdMap, rows: Rows) -> npt.NDArray[Any]:
+    """Outside ids of rows; None where a row is -1."""
+    there = rows >= 0
+    if there.all():
+        return ids.outside(rows)
+    out = np.full(rows.shape, None, dtype=object)
+    out[there] = ids.outside(rows[there])
+    return out
+
+
+def _hold_out(split: Split, share: float, seed: int) -> Split:
+    """Part of train for validation; where there is too little to share, none."""
+    try:
+        held = split_random_per_user(split.train, valid=share, test=0.0, seed=seed)
+    except InputError:
+        return split
+    return Split(held.train, held.valid, split.test, held.notes)
+
+
+def _fit_baseline(name: str, train: Interactions, parameters: dict[str, Any]) -> Fitted:
+    scorer = BASELINES[name](train, **parameters)
+    if isinstance(scorer, ByHistory):
+        return Fitted.of(train, scorer, scorer.model, item_counts(train))
+    assert isinstance(scorer, Constant)
+    return Fitted.of(train, scorer, scorer, scorer.scores)
+
+
+def _fitted_embedding(model: EmbeddingModel, train: Interactions) -> Fitted:
+    users, items = model.vectors()
+    if model.name == "itemsum":
+        cosine = model.options.score == "cosine"
+        rows = model.user_table.detach().numpy()
+        base = np.zeros(rows.shape[1], np.float32)
+        by_items = HistoryMap(rows, base, items, model.scale if cosine else None)
+    else:
+        by_items = learn_history_map(train.matrix, users, items)
+    warm = np.diff(train.matrix.indptr) > 0
+    mean = users[warm].mean(axis=0, dtype=np.float64).astype(np.float32)
+    return Fitted.of(train, FactorScorer(users, items), by_items, items @ mean)

@@ -1,0 +1,179 @@
+"""A fitted model as it answers and as it is saved: arrays, id maps, histories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from llpauc.errors import InputError, listing
+from llpauc.interactions import IdMap, Interactions, Rows
+from llpauc.models.ease import EASE
+from llpauc.models.fold_in import HistoryMap
+from llpauc.models.itemknn import ItemKNN
+from llpauc.models.scorer import (
+    ByHistory,
+    Constant,
+    FactorScorer,
+    HistoryScorer,
+    Scorer,
+    Scores,
+)
+from llpauc.ranking import rank
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What ranks, for whom, and what they have already.
+
+    Args:
+        scorer: for the known users.
+        by_items: for people known by their items alone.
+        fallback: (n_items,) scores for somebody of whom nothing is known.
+        histories: (n_users, n_items) CSR of the training events.
+        user_ids, item_ids: outside ids of the rows.
+    """
+
+    scorer: Scorer
+    by_items: HistoryScorer
+    fallback: Scores
+    histories: Any
+    user_ids: IdMap
+    item_ids: IdMap
+
+    @staticmethod
+    def of(
+        train: Interactions, scorer: Scorer, by_items: HistoryScorer, fallback: Scores
+    ) -> Fitted:
+        return Fitted(scorer, by_items, fallback, train.matrix, train.user_ids, train.item_ids)
+
+    def rank_rows(
+        self, rows: npt.NDArray[np.int64], k: int, exclude_seen: bool, **options: Any
+    ) -> tuple[Rows, Scores]:
+        """(n, k) item rows and scores; row -1 stands for somebody unknown."""
+        known = rows >= 0
+        items = np.full((len(rows), k), -1, np.int32)
+        scores = np.full((len(rows), k), -np.inf, np.float32)
+        if known.any():
+            some = rows[known].astype(np.int32)
+            masked = self.histories[some] if exclude_seen else None
+            ranking = rank(self.scorer, some, k, masked=masked, **options)
+            width = ranking.items.shape[1]  # fewer than k where there are fewer items
+            items[known, :width], scores[known, :width] = ranking.items, ranking.scores
+        if not known.all():
+            ranking = rank(Constant(self.fallback), np.zeros(1, np.int32), k)
+            width = ranking.items.shape[1]
+            items[~known, :width], scores[~known, :width] = ranking.items, ranking.scores
+        return items, scores
+
+    def rank_histories(self, histories: Any, k: int, exclude_seen: bool) -> tuple[Rows, Scores]:
+        """(n, k) item rows and scores for people given by their items, (n, n_items) CSR."""
+        scores = ByHistory(self.by_items, histories, self.fallback)
+        people = np.arange(histories.shape[0], dtype=np.int32)
+        ranking = rank(scores, people, k, masked=histories if exclude_seen else None)
+        return ranking.items, ranking.scores
+
+    def known_items(self, item_ids: Iterable[Any]) -> npt.NDArray[np.int64]:
+        asked = list(item_ids)
+        rows = self.item_ids.rows(asked)
+        if (rows < 0).any():
+            unknown = [asked[place] for place in np.flatnonzero(rows < 0)]
+            raise InputError(f"unknown item ids: {listing(unknown, 5)}")
+        return np.unique(rows)
+
+    def history(self, item_ids: Iterable[Any]) -> Any:
+        """(1, n_items) CSR of what somebody has."""
+        rows = self.known_items(item_ids)
+        ones = np.ones(len(rows), np.float32)
+        shape = (1, len(self.item_ids))
+        return sparse.csr_matrix((ones, (np.zeros(len(rows), int), rows)), shape=shape)
+
+    # --- arrays by name, and back -----------------------------------------------------------------
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        return {
+            "fallback": self.fallback,
+            **_csr_arrays("histories", self.histories),
+            **_model_arrays(self.scorer, self.by_items),
+        }
+
+    @staticmethod
+    def from_tensors(
+        tensors: Mapping[str, npt.NDArray[Any]], user_ids: IdMap, item_ids: IdMap
+    ) -> Fitted:
+        shape = (len(user_ids), len(item_ids))
+        try:
+            histories = _csr(tensors, "histories", shape)
+            fallback = tensors["fallback"]
+            scorer, by_items = _model_from(tensors, histories, fallback, shape)
+        except (KeyError, ValueError, IndexError) as error:
+            raise InputError(f"the saved arrays do not fit together: {error}") from None
+        return Fitted(scorer, by_items, fallback, histories, user_ids, item_ids)
+
+
+def _model_arrays(scorer: Scorer, by_items: HistoryScorer) -> dict[str, npt.NDArray[Any]]:
+    if isinstance(scorer, FactorScorer):
+        assert isinstance(by_items, HistoryMap)
+        length = np.array([] if by_items.length is None else [by_items.length], np.float32)
+        return {
+            "user_vectors": scorer.user_vectors,
+            "item_vectors": scorer.item_vectors,
+            "history_rows": by_items.history_rows,
+            "history_base": by_items.base,
+            "history_length": length,
+        }
+    if isinstance(by_items, EASE):
+        return {"item_weights": by_items.weights}
+    if isinstance(by_items, ItemKNN):
+        return _csr_arrays("neighbours", by_items.neighbours)
+    return {}
+
+
+def _model_from(
+    tensors: Mapping[str, npt.NDArray[Any]],
+    histories: Any,
+    fallback: Scores,
+    shape: tuple[int, int],
+) -> tuple[Scorer, HistoryScorer]:
+    n_users, n_items = shape
+    if fallback.shape != (n_items,):
+        raise ValueError(f"fallback is {fallback.shape}, items are {n_items}")
+    if "user_vectors" in tensors:
+        users, items = tensors["user_vectors"], tensors["item_vectors"]
+        if len(users) != n_users or len(items) != n_items:
+            raise ValueError(f"{len(users)} user and {len(items)} item vectors for {shape}")
+        length = tensors["history_length"]
+        return FactorScorer(users, items), HistoryMap(
+            tensors["history_rows"], tensors["history_base"], items,
+            float(length[0]) if len(length) else None,
+        )  # fmt: skip
+    by_items: HistoryScorer
+    if "item_weights" in tensors:
+        by_items = EASE.__new__(EASE)
+        by_items.weights = tensors["item_weights"]
+    elif "neighbours.starts" in tensors:
+        by_items = ItemKNN.__new__(ItemKNN)
+        by_items.neighbours = _csr(tensors, "neighbours", (n_items, n_items))
+    else:
+        constant = Constant(fallback)
+        return constant, constant
+    return ByHistory(by_items, histories, fallback), by_items
+
+
+def _csr_arrays(name: str, matrix: Any) -> dict[str, npt.NDArray[Any]]:
+    return {
+        f"{name}.starts": matrix.indptr.astype(np.int64),
+        f"{name}.columns": matrix.indices.astype(np.int32),
+        f"{name}.values": matrix.data.astype(np.float32),
+    }
+
+
+def _csr(tensors: Mapping[str, npt.NDArray[Any]], name: str, shape: tuple[int, int]) -> Any:
+    parts = tuple(tensors[f"{name}.{part}"] for part in ("values", "columns", "starts"))
+    matrix = sparse.csr_matrix(parts, shape=shape)
+    matrix.check_format(full_check=True)
+    return matrix

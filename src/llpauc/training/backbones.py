@@ -1,0 +1,260 @@
+"""Embedding models on a CPU: their parameters as NumPy arrays, stepped by row-Adam.
+
+A backbone answers three calls a batch: `prepare` brings the rows that will be read up to date,
+`user_rows` / `item_rows` are the tables to read, `apply` takes the gradients of the rows that were
+read. `settle` brings everything up to date, for evaluation and saving. The parameters are the
+model's own memory: what is trained here is the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, prange
+
+from llpauc.interactions import Interactions, Rows
+from llpauc.models.embedding import EmbeddingModel, graph_weights, history_weights
+from llpauc.optim import AdamOptions, RowAdam
+from llpauc.training.kernels import through_unit, unit_rows
+
+Table = npt.NDArray[np.float32]
+
+
+class _Side:
+    """One table of free rows: the parameters, their Adam, and unit rows where cosine wants them."""
+
+    def __init__(self, table: Table, width: int, cosine: bool, options: AdamOptions) -> None:
+        self.adam = RowAdam(table, options)
+        self.width = width
+        self.rows = table.copy() if cosine else table
+
+    def prepare(self, rows: Rows) -> None:
+        self.adam.catch_up(rows)
+        self.refresh(rows)
+
+    def refresh(self, rows: Rows) -> None:
+        if self.rows is not self.adam.table:
+            unit_rows(self.adam.table, rows, self.width, self.rows)
+
+    def apply(self, rows: Rows, gradients: Table) -> None:
+        if self.rows is not self.adam.table:
+            through_unit(self.adam.table, self.rows, rows, self.width, gradients)
+        self.adam.advance()
+        self.adam.step(rows, gradients)
+
+    def settle(self) -> None:
+        self.prepare(np.arange(len(self.rows), dtype=np.int32))
+
+
+class Backbone:
+    """MF: two sides of free rows. The other models change what the user rows are."""
+
+    def __init__(self, model: EmbeddingModel, train: Interactions, options: AdamOptions) -> None:
+        self.model = model
+        cosine = model.options.score == "cosine"
+        width = model.options.dimensions
+        self._users, self._items = (
+            _Side(table.detach().numpy(), width, cosine, options)
+            for table in (model.user_table, model.item_table)
+        )
+
+    @property
+    def user_rows(self) -> Table:
+        return self._users.rows
+
+    @property
+    def item_rows(self) -> Table:
+        return self._items.rows
+
+    def prepare(self, users: Rows, items: Rows) -> None:
+        self._users.prepare(users)
+        self._items.prepare(items)
+
+    def apply(self, users: Rows, of_users: Table, items: Rows, of_items: Table) -> None:
+        self._users.apply(users, of_users)
+        self._items.apply(items, of_items)
+
+    def settle(self) -> None:
+        self._users.settle()
+        self._items.settle()
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        return {
+            f"{side}.{name}": value
+            for side, adam in (("users", self._users.adam), ("items", self._items.adam))
+            for name, value in adam.state().items()
+        }
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        for side, adam in (("users", self._users.adam), ("items", self._items.adam)):
+            adam.load_state({name: state[f"{side}.{name}"] for name in adam.state()})
+        self.settle()
+
+
+class ItemSumBackbone(Backbone):
+    """User rows are weighted sums of history rows; their gradients go back to the history."""
+
+    def __init__(self, model: EmbeddingModel, train: Interactions, options: AdamOptions) -> None:
+        super().__init__(model, train, options)
+        self._history = history_weights(train)
+        self._cosine = model.options.score == "cosine"
+        width = model.options.dimensions
+        # The side's own rows are history rows and stay as they are; units are taken of the sums.
+        self._users = _Side(model.user_table.detach().numpy(), width, False, options)
+        self._sums = np.zeros((train.n_users, width), np.float32)
+        self._units = np.zeros_like(self._sums) if self._cosine else self._sums
+
+    @property
+    def user_rows(self) -> Table:
+        return self._units
+
+    def _sum_up(self, users: Rows) -> None:
+        h = self._history
+        _weighted_sums(h.indptr, h.indices, h.data, users, self._users.rows, self._sums)
+        if self._cosine:
+            unit_rows(self._sums, users, self._sums.shape[1], self._units)
+
+    def prepare(self, users: Rows, items: Rows) -> None:
+        self._users.prepare(np.unique(self._history[users].indices))
+        self._sum_up(users)
+        self._items.prepare(items)
+
+    def apply(self, users: Rows, of_users: Table, items: Rows, of_items: Table) -> None:
+        if self._cosine:
+            through_unit(self._sums, self._units, users, self._sums.shape[1], of_users)
+        back = self._history[users].T.tocsr()
+        rows = np.flatnonzero(np.diff(back.indptr)).astype(np.int32)
+        self._users.apply(rows, (back[rows] @ of_users).astype(np.float32))
+        self._items.apply(items, of_items)
+
+    def settle(self) -> None:
+        super().settle()
+        self._sum_up(np.arange(len(self._sums), dtype=np.int32))
+
+
+class LightGCNBackbone(Backbone):
+    """Rows are propagated over the graph before they are read, gradients on the way back.
+
+    The operator is symmetric, so the way back is the way there. Every row has a gradient in every
+    batch; Adam is dense here.
+
+    Args:
+        share: batches that read one propagation. 1 is exact; with more, a batch reads rows that are
+            up to `share - 1` steps old, and the gradients of `share` batches go back together, as
+            one step of Adam on their mean.
+    """
+
+    def __init__(
+        self, model: EmbeddingModel, train: Interactions, options: AdamOptions, share: int = 1
+    ) -> None:
+        super().__init__(model, train, options)
+        self._cosine = model.options.score == "cosine"
+        width = model.options.dimensions
+        to_users = graph_weights(train)
+        to_items = to_users.T.tocsr()
+        self._graph = [(m.indptr, m.indices, m.data) for m in (to_users, to_items)]
+        self._users, self._items = (
+            _Side(table.detach().numpy(), width, False, options)
+            for table in (model.user_table, model.item_table)
+        )
+        self._out = [np.zeros_like(side.rows) for side in (self._users, self._items)]
+        self._units = [np.zeros_like(t) for t in self._out] if self._cosine else self._out
+        self._back = [np.zeros_like(t) for t in self._out]
+        self._work = [[np.zeros_like(t) for t in self._out] for _ in range(2)]
+        self._all = [np.arange(len(t), dtype=np.int32) for t in self._out]
+        self._share, self._pending, self._stale = share, 0, True
+
+    @property
+    def user_rows(self) -> Table:
+        return self._units[0]
+
+    @property
+    def item_rows(self) -> Table:
+        return self._units[1]
+
+    def _propagate(self, start: list[Table], out: list[Table]) -> None:
+        """out = mean over layers of the propagated `start`."""
+        layers = self.model.options.layers
+        weight = np.float32(1 / (1 + layers))
+        here = start
+        for side in range(2):
+            np.multiply(start[side], weight, out=out[side])
+        for layer in range(layers):
+            there = self._work[layer % 2]
+            _smooth(*self._graph[0], here[1], weight, there[0], out[0])
+            _smooth(*self._graph[1], here[0], weight, there[1], out[1])
+            here = there
+
+    def prepare(self, users: Rows, items: Rows) -> None:
+        if self._stale:
+            self._propagate([self._users.rows, self._items.rows], self._out)
+            if self._cosine:
+                for rows, table, units in zip(self._all, self._out, self._units, strict=True):
+                    unit_rows(table, rows, table.shape[1], units)
+            self._stale = False
+
+    def apply(self, users: Rows, of_users: Table, items: Rows, of_items: Table) -> None:
+        for side, (rows, gradients) in enumerate(((users, of_users), (items, of_items))):
+            if self._cosine:
+                width = gradients.shape[1]
+                through_unit(self._out[side], self._units[side], rows, width, gradients)
+            self._back[side][rows] += gradients
+        self._pending += 1
+        if self._pending >= self._share:
+            self._step()
+
+    def _step(self) -> None:
+        if not self._pending:
+            return
+        for table in self._back:
+            table /= np.float32(self._pending)
+        slopes = [np.empty_like(t) for t in self._back]
+        self._propagate(self._back, slopes)
+        for side, rows, slope in zip((self._users, self._items), self._all, slopes, strict=True):
+            side.apply(rows, slope)
+        for table in self._back:
+            table[:] = 0
+        self._pending, self._stale = 0, True
+
+    def settle(self) -> None:
+        self._step()
+        super().settle()
+        self.prepare(*self._all)
+
+
+BACKBONES: dict[str, Callable[..., Backbone]] = {
+    "mf": Backbone,
+    "itemsum": ItemSumBackbone,
+    "lightgcn": LightGCNBackbone,
+}
+
+
+@njit(parallel=True, cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+def _weighted_sums(starts, columns, weights, rows, table, out):
+    """out[row] = sum of weights times table rows over a CSR row, for the rows asked for."""
+    for place in prange(len(rows)):
+        row = rows[place]
+        total = out[row]
+        total[:] = 0
+        for at in range(starts[row], starts[row + 1]):
+            weight, source = weights[at], table[columns[at]]
+            for k in range(len(total)):
+                total[k] += weight * source[k]
+
+
+@njit(parallel=True, cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+def _smooth(starts, columns, weights, table, share, out, running):
+    """out = CSR @ table, and running += share * out, row by row while it is in the cache."""
+    for row in prange(len(out)):
+        total = out[row]
+        total[:] = 0
+        for at in range(starts[row], starts[row + 1]):
+            weight, source = weights[at], table[columns[at]]
+            for k in range(len(total)):
+                total[k] += weight * source[k]
+        into = running[row]
+        for k in range(len(total)):
+            into[k] += share * total[k]

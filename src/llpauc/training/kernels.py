@@ -1,0 +1,157 @@
+"""The hot path on a CPU: score a batch of pairs, and turn score gradients into row gradients.
+
+Both run in parallel over rows that no two threads share, and every sum is taken in the order of the
+batch, so the bits depend on neither the number of threads nor their speed.
+
+An item table may be one column wider than the user table: the last column is then a bias, added to
+the product as it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+
+_FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN stays NaN
+
+
+@njit(cache=True)
+def distinct(first, second, slot_of, stamp, now, rows):
+    """The distinct entries of two arrays, in order of appearance; their number.
+
+    rows[: n] takes them, slot_of[row] says where each went. `stamp` marks what was seen at `now`,
+    so that nothing has to be cleared between batches.
+    """
+    n = 0
+    for which in (first, second):
+        for row in which:
+            if stamp[row] != now:
+                stamp[row] = now
+                slot_of[row] = n
+                rows[n] = row
+                n += 1
+    return n
+
+
+@njit(parallel=True, cache=True, fastmath=_FAST)
+def score_pairs(user_table, item_table, users, positives, negatives, scale, pos_scores, neg_scores):
+    """scores = scale <user row, item row> (+ bias) for (B,) positives and (B, N) negatives."""
+    width = user_table.shape[1]
+    biased = item_table.shape[1] > width
+    for b in prange(len(users)):
+        u = user_table[users[b]]
+        v = item_table[positives[b]]
+        total = np.float32(0)
+        for k in range(width):
+            total += u[k] * v[k]
+        pos_scores[b] = scale * total + (v[width] if biased else np.float32(0))
+        for j in range(negatives.shape[1]):
+            v = item_table[negatives[b, j]]
+            total = np.float32(0)
+            for k in range(width):
+                total += u[k] * v[k]
+            neg_scores[b, j] = scale * total + (v[width] if biased else np.float32(0))
+
+
+@njit(parallel=True, cache=True, fastmath=_FAST)
+def scatter_gradients(
+    user_table, item_table, users, positives, negatives, scale, pos_slopes, neg_slopes,
+    slot_of, n_rows, shards, counts, pair_user, pair_slope, user_gradients, item_gradients,
+):  # fmt: skip
+    """From d loss / d scores to gradients of the user rows (a row a positive) and of the item rows.
+
+    The pairs are sorted by item with a counting sort (each shard of the batch counts and places its
+    own), so that an item's gradient is one walk over its own pairs: no two threads write one row.
+    """
+    width = user_table.shape[1]
+    biased = item_table.shape[1] > width
+    size, n_neg = negatives.shape
+    for shard in prange(shards):
+        count = counts[shard]
+        count[:n_rows] = 0
+        for b in range(shard * size // shards, (shard + 1) * size // shards):
+            count[slot_of[positives[b]]] += 1
+            for j in range(n_neg):
+                count[slot_of[negatives[b, j]]] += 1
+    place = 0
+    for slot in range(n_rows):
+        for shard in range(shards):
+            here = counts[shard, slot]
+            counts[shard, slot] = place
+            place += here
+    for shard in prange(shards):
+        at = counts[shard]
+        for b in range(shard * size // shards, (shard + 1) * size // shards):
+            gradient = user_gradients[b]
+            item = positives[b]
+            v = item_table[item]
+            slope = pos_slopes[b]
+            scaled = scale * slope
+            for k in range(width):
+                gradient[k] = scaled * v[k]
+            to = at[slot_of[item]]
+            at[slot_of[item]] = to + 1
+            pair_user[to], pair_slope[to] = b, slope
+            for j in range(n_neg):
+                item = negatives[b, j]
+                v = item_table[item]
+                slope = neg_slopes[b, j]
+                scaled = scale * slope
+                for k in range(width):
+                    gradient[k] += scaled * v[k]
+                to = at[slot_of[item]]
+                at[slot_of[item]] = to + 1
+                pair_user[to], pair_slope[to] = b, slope
+    last = shards - 1
+    for slot in prange(n_rows):  # each shard has moved its mark to its end
+        gradient = item_gradients[slot]
+        gradient[:] = 0
+        begin = counts[last, slot - 1] if slot else 0
+        for pair in range(begin, counts[last, slot]):
+            slope = pair_slope[pair]
+            scaled = scale * slope
+            u = user_table[users[pair_user[pair]]]
+            for k in range(width):
+                gradient[k] += scaled * u[k]
+            if biased:
+                gradient[width] += slope
+
+
+@njit(cache=True, fastmath=_FAST)
+def merge_rows(rows, slot_of, gradients, n_rows, merged):
+    """Add gradients[b] into merged[slot_of[rows[b]]]: a row that came up twice gets one."""
+    merged[:n_rows] = 0
+    for b in range(len(rows)):
+        into = merged[slot_of[rows[b]]]
+        for k in range(gradients.shape[1]):
+            into[k] += gradients[b, k]
+
+
+@njit(parallel=True, cache=True, fastmath=_FAST)
+def unit_rows(table, rows, width, units):
+    """units[row] = table[row] / |table[row]| over the first `width` columns; the rest as it is."""
+    for place in prange(len(rows)):
+        row = rows[place]
+        total = np.float32(0)
+        for k in range(width):
+            total += table[row, k] * table[row, k]
+        inverse = np.float32(1) / max(np.sqrt(total), np.float32(1e-12))
+        for k in range(width):
+            units[row, k] = table[row, k] * inverse
+        for k in range(width, table.shape[1]):
+            units[row, k] = table[row, k]
+
+
+@njit(parallel=True, cache=True, fastmath=_FAST)
+def through_unit(table, units, rows, width, gradients):
+    """Gradients of unit rows into gradients of the rows: (g - <g, unit> unit) / |row|, in place."""
+    for place in prange(len(rows)):
+        row = rows[place]
+        along = np.float32(0)
+        total = np.float32(0)
+        for k in range(width):
+            along += gradients[place, k] * units[row, k]
+            total += table[row, k] * table[row, k]
+        inverse = np.float32(1) / max(np.sqrt(total), np.float32(1e-12))
+        for k in range(width):
+            gradients[place, k] = (gradients[place, k] - along * units[row, k]) * inverse

@@ -1,0 +1,276 @@
+"""The training loop. There is one, and it can be read from top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from llpauc.errors import InputError, check_at_least, choose
+from llpauc.evaluation import Evaluation, evaluate
+from llpauc.interactions import Interactions, Split
+from llpauc.losses.interface import Loss
+from llpauc.losses.softmax import SLAtKLoss
+from llpauc.metrics import parse_metric
+from llpauc.models.embedding import EmbeddingModel
+from llpauc.optim import AdamOptions
+from llpauc.ranking import rank
+from llpauc.sampling import SAMPLERS, collision_rate, make_sampler
+from llpauc.training.engine import CpuEngine, Diverged, Engine, TorchEngine
+from llpauc.training.interrupt import stop_requests
+
+_QUANTILE_EPOCHS = 5  # SL@K's quantiles are taken anew this often
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How to train.
+
+    Args:
+        epochs: most passes over the training events, at least 1.
+        batch_size: positives a step, at least 1.
+        negatives: negatives for each positive; for the batch where the sampler shares them.
+        sampler: uniform, uniform-all (the paper's way), popularity, shared, in-batch or all.
+        lr: Adam's rate.
+        weight_decay: pull of the rows in a batch towards zero.
+        valid_metric: what chooses the best epoch and stops; the one that is reported.
+        valid_every: epochs between two validations.
+        patience: validations without a better value before training stops.
+        seed: of the starting vectors, the order and the negatives.
+        device: "cpu", or a torch device such as "cuda".
+        share: batches that share one propagation of lightgcn; more is faster and a bit stale.
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    negatives: int = 100
+    sampler: str = "uniform"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    valid_metric: str = "ndcg@20"
+    valid_every: int = 1
+    patience: int = 5
+    seed: int = 0
+    device: str = "cpu"
+    share: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "negatives", "valid_every", "patience", "share"):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("seed", self.seed, 0)
+        parse_metric(self.valid_metric)
+        choose(SAMPLERS, self.sampler, "sampler")
+
+    @property
+    def adam(self) -> AdamOptions:
+        return AdamOptions(lr=self.lr, weight_decay=self.weight_decay)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one pass over the data came to.
+
+    Args:
+        number: from 1.
+        loss: mean over the batches.
+        seconds: of training, without validation.
+        examples: positives trained on.
+        figures: what the loss stands for, on the last batch.
+        valid: metric -> mean over all validation users; empty where there was no validation.
+        best: whether this is the best validation so far.
+    """
+
+    number: int
+    loss: float
+    seconds: float
+    examples: int
+    figures: Mapping[str, float] = field(default_factory=dict)
+    valid: Mapping[str, float] = field(default_factory=dict)
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class History:
+    """How training went.
+
+    Args:
+        epochs: one entry each.
+        best_epoch: whose weights the model has now; the last one without validation.
+        collisions: share of drawn negatives that are positives in truth.
+        stopped: why it ended: "epochs", "patience", or "interrupted".
+        signal: the number of the signal that interrupted, or None.
+    """
+
+    epochs: tuple[Epoch, ...]
+    best_epoch: int
+    collisions: float
+    stopped: str
+    signal: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return sum(epoch.seconds for epoch in self.epochs)
+
+
+def fit(
+    model: EmbeddingModel,
+    loss: Loss,
+    split: Split,
+    options: FitOptions,
+    *,
+    on_batch: Callable[[int], None] | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+) -> History:
+    """Train `model` in place on split.train; split.valid, where there is one, picks the epoch.
+
+    The test part is never looked at. Ctrl-C (or SIGTERM) ends training after the batch under way;
+    the model then has the best weights so far.
+
+    Args:
+        model: its parameters are changed.
+        loss: likewise, where it has variables.
+        split: train, and perhaps valid.
+        options: see `FitOptions`.
+        on_batch: called with the number of positives done, about ten times a second.
+        on_epoch: called after each epoch.
+
+    Raises:
+        Diverged: on NaN or infinity. The model has the best weights so far, or, before any
+            validation, those before the step that failed.
+    """
+    train = split.train
+    if not len(train):
+        raise InputError("there are no training events")
+    check_memory(model, train, options)
+    sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
+    engine: Engine
+    if options.device == "cpu":
+        engine = CpuEngine(model, loss, sampler, train, options.adam, options.share)
+    else:
+        engine = TorchEngine(model, loss, sampler, options.adam, options.device)
+
+    epochs: list[Epoch] = []
+    best_value, best_epoch, best_weights = -math.inf, 0, None
+    waited, step, stopped = 0, 0, "epochs"
+    with stop_requests() as stop:
+        for number in range(1, options.epochs + 1):
+            if isinstance(loss, SLAtKLoss) and (number - 1) % _QUANTILE_EPOCHS == 0:
+                engine.settle()
+                _refresh_quantiles(model, loss)
+            # The order of an epoch is a function of seed and epoch: a resumed run has the same.
+            order = np.random.default_rng([options.seed, number]).permutation(len(train))
+            begun = told = time.perf_counter()
+            total, batches, done, untold = 0.0, 0, 0, 0
+            try:
+                for start in range(0, len(order), options.batch_size):
+                    rows = order[start : start + options.batch_size]
+                    total += engine.step(step, train.users[rows], train.items[rows])
+                    step, batches, done = step + 1, batches + 1, done + len(rows)
+                    untold += len(rows)
+                    if on_batch is not None and time.perf_counter() - told > 0.1:
+                        on_batch(untold)
+                        told, untold = time.perf_counter(), 0
+                    if stop:
+                        break
+            except Diverged as error:
+                _restore(model, engine, best_weights)
+                raise Diverged(_why(error, number, batches + 1, options)) from None
+            seconds = time.perf_counter() - begun
+            engine.settle()
+
+            valid: dict[str, float] = {}
+            better = False
+            if split.valid is not None and not stop and number % options.valid_every == 0:
+                valid = validate(model, split, options.valid_metric)
+                value = next(iter(valid.values()))
+                better = value > best_value
+                if better:
+                    best_value, best_epoch, best_weights = value, number, _copy(model)
+                waited = 0 if better else waited + 1
+            epochs.append(
+                Epoch(number, total / batches, seconds, done, engine.diagnose(), valid, better)
+            )
+            if on_epoch is not None:
+                on_epoch(epochs[-1])
+            if stop:
+                stopped = "interrupted"
+                break
+            if waited >= options.patience:
+                stopped = "patience"
+                break
+    _restore(model, engine, best_weights)
+    collisions = collision_rate(sampler, train)
+    return History(tuple(epochs), best_epoch or len(epochs), collisions, stopped, stop.signal)
+
+
+def validate(model: EmbeddingModel, split: Split, metric: str) -> dict[str, float]:
+    """The metric over all validation users, first of all; then the warm ones apart."""
+    result: Evaluation = evaluate(model.scorer(), split, on="valid", metrics=[metric])
+    name = next(iter(result.values))
+    means = {name: result.mean(name)}
+    if not result.warm.all():
+        means[f"{name} (warm)"] = result.mean(name, "warm")
+    return means
+
+
+def check_memory(model: EmbeddingModel, train: Interactions, options: FitOptions) -> None:
+    """Say before training, not in the middle of it, that memory will not do."""
+    tables = sum(p.numel() for p in model.parameters()) * 4
+    shared = SAMPLERS[options.sampler].shape == "shared"
+    pairs = options.batch_size * (
+        train.n_items if options.sampler == "all" else min(options.negatives, train.n_items)
+        if shared else options.negatives
+    )  # fmt: skip
+    # Weights, Adam's two moments and the best weights; scores and gradients of a batch.
+    needed = tables * 4 + pairs * 4 * 6
+    free = available_memory()
+    if free is not None and needed > free:
+        raise InputError(
+            f"training needs about {needed / 2**30:.1f} GB, {free / 2**30:.1f} GB are free;"
+            f" lower dimensions ({model.options.dimensions}), batch_size ({options.batch_size})"
+            f" or negatives ({options.negatives})"
+        )
+
+
+def available_memory() -> int | None:
+    """Bytes that can be had without swapping; None where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def _refresh_quantiles(model: EmbeddingModel, loss: SLAtKLoss, k: int = 20) -> None:
+    users = np.arange(model.n_users, dtype=np.int32)
+    best = rank(model.scorer(), users, k).scores
+    loss.set_quantiles(torch.from_numpy(best[:, -1].copy()))
+
+
+def _copy(model: EmbeddingModel) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+def _restore(
+    model: EmbeddingModel, engine: Engine, weights: dict[str, torch.Tensor] | None
+) -> None:
+    if weights is None:
+        engine.settle()
+        return
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.copy_(weights[name])
+
+
+def _why(error: Diverged, epoch: int, batch: int, options: FitOptions) -> str:
+    return (
+        f"training diverged in epoch {epoch}, batch {batch}: {error}; most likely the learning"
+        f" rate ({options.lr:g}) is too high; the last good weights are kept"
+    )

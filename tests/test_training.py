@@ -1,0 +1,209 @@
+"""Training: the kernels against plain torch, every model with every loss, and trouble."""
+
+from __future__ import annotations
+
+import itertools
+
+import numba
+import numpy as np
+import pytest
+import torch
+
+from llpauc.errors import InputError
+from llpauc.evaluation import evaluate
+from llpauc.interactions import Interactions, Split
+from llpauc.losses import LOSSES, make_loss
+from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
+from llpauc.optim import AdamOptions
+from llpauc.sampling import make_sampler
+from llpauc.training import Diverged, FitOptions, fit
+from llpauc.training.engine import CpuEngine, TorchEngine
+from tests.data import random_split
+
+SPLIT = random_split(21, n_users=40, n_items=30, events=700)
+PARAMETERS = {
+    "llpauc": {"alpha": 0.7, "beta": 0.3},
+    "opauc": {"beta": 0.3},
+    "dns": {"hardest": 5},
+    "tce": {"ramp_steps": 100},
+}
+
+
+def loss_named(name):
+    loss = make_loss(name, **PARAMETERS.get(name, {}))
+    if "users" in loss.needs:
+        loss.set_quantiles(torch.zeros(SPLIT.n_users))
+    return loss
+
+
+def trained(engine_of, model_name, loss_name, sampler_name, options, steps=25):
+    model = EMBEDDING_MODELS[model_name](SPLIT.train, options, 5)
+    loss = loss_named(loss_name)
+    sampler = make_sampler(sampler_name, SPLIT.train, 7, seed=3)
+    engine = engine_of(model, loss, sampler)
+    rng = np.random.default_rng(0)
+    values = []
+    for step in range(steps):
+        rows = rng.permutation(len(SPLIT.train))[:24]
+        values.append(engine.step(step, SPLIT.train.users[rows], SPLIT.train.items[rows]))
+    engine.settle()
+    return values, *model.vectors(), dict(loss.named_parameters())
+
+
+CASES = [
+    *itertools.product(["mf", "lightgcn", "itemsum"], ["llpauc", "bpr"], ["uniform", "all"],
+                       ["dot", "cosine"], [False]),
+    ("mf", "llpauc", "uniform", "dot", True),
+    ("mf", "sce", "shared", "cosine", True),
+    ("itemsum", "bce", "in-batch", "dot", True),
+    ("mf", "sl", "popularity", "cosine", False),
+    ("mf", "tce", "uniform-all", "dot", False),
+    ("mf", "sl_at_k", "shared", "cosine", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "loss", "sampler", "score", "bias"), CASES)
+def test_the_kernels_do_what_plain_torch_does(model, loss, sampler, score, bias):
+    if model == "lightgcn" and bias:
+        return
+    options = EmbeddingOptions(
+        dimensions=6, score=score, temperature=0.3, item_bias=bias, init_scale=0.3
+    )
+    adam = AdamOptions(lr=0.01)
+    kernels = trained(
+        lambda m, f, s: CpuEngine(m, f, s, SPLIT.train, adam), model, loss, sampler, options
+    )
+    plain = trained(lambda m, f, s: TorchEngine(m, f, s, adam), model, loss, sampler, options)
+    np.testing.assert_allclose(kernels[0], plain[0], atol=2e-4)
+    for ours, theirs in zip(kernels[1:3], plain[1:3], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-3)
+    for name, value in kernels[3].items():
+        assert value.item() == pytest.approx(plain[3][name].item(), abs=1e-3), name
+
+
+def blocks(n_blocks=4, users=20, items=10, share=0.7, seed=0):
+    """Users of a block have items of that block only; a share of them is held out."""
+    rng = np.random.default_rng(seed)
+    pairs = [(f"u{b}-{u}", f"i{b}-{i}")
+             for b in range(n_blocks) for u in range(users) for i in range(items)]  # fmt: skip
+    data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
+    kept = rng.random(len(data)) < share
+    kept[:: items] = True  # nobody is cold
+    return Split(data.take(kept), None, data.take(~kept))
+
+
+BLOCKS = blocks()
+
+
+@pytest.mark.parametrize("model_name", list(EMBEDDING_MODELS))
+@pytest.mark.parametrize("loss_name", list(LOSSES))
+def test_every_model_with_every_loss_recovers_a_block_structure(model_name, loss_name):
+    loss = make_loss(loss_name, **PARAMETERS.get(loss_name, {}))
+    options = EmbeddingOptions(dimensions=8, score=loss.score, init_scale=0.1)
+    model = EMBEDDING_MODELS[model_name](BLOCKS.train, options, 1)
+    fit(model, loss, BLOCKS, FitOptions(epochs=40, batch_size=64, negatives=12, lr=0.01, seed=1))
+    found = evaluate(model.scorer(), BLOCKS, metrics=["recall@10"]).mean("recall@10")
+    by_chance = evaluate(
+        EMBEDDING_MODELS[model_name](BLOCKS.train, options, 2).scorer(), BLOCKS,
+        metrics=["recall@10"],
+    ).mean("recall@10")  # fmt: skip
+    assert found > 0.9  # the held-out third of each user's block
+    assert model_name != "mf" or by_chance < 0.5
+
+
+def run(seed=1, epochs=2, **options):
+    model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=8), seed)
+    history = fit(
+        model, make_loss("llpauc", alpha=0.7, beta=0.3), SPLIT,
+        FitOptions(epochs=epochs, batch_size=32, negatives=10, seed=seed, **options),
+    )  # fmt: skip
+    return model, history
+
+
+def test_same_seed_same_bits_whatever_the_number_of_threads():
+    before = numba.get_num_threads()
+    tables = []
+    try:
+        for threads in (before, 1, before):
+            numba.set_num_threads(threads)
+            tables.append([p.detach().numpy().tobytes() for p in run()[0].parameters()])
+    finally:
+        numba.set_num_threads(before)
+    assert tables[0] == tables[1] == tables[2]
+    assert tables[0] != [p.detach().numpy().tobytes() for p in run(seed=2)[0].parameters()]
+
+
+def test_the_best_epoch_is_kept_and_patience_ends_it():
+    model, history = run(epochs=60, lr=0.05, patience=3)
+    values = [epoch.valid["ndcg@20"] for epoch in history.epochs]
+    assert history.stopped == "patience"
+    assert history.best_epoch == int(np.argmax(values)) + 1
+    assert len(values) == history.best_epoch + 3
+    again = evaluate(model.scorer(), SPLIT, on="valid").mean("ndcg@20")
+    assert again == pytest.approx(max(values), abs=1e-12)
+    assert [epoch.best for epoch in history.epochs].count(True) >= 1
+
+
+def test_every_epoch_says_what_the_loss_stands_for():
+    _, history = run()
+    figures = history.epochs[-1].figures
+    assert {"hard_llpauc", "pos_share", "neg_share", "gap"} <= set(figures)
+    assert 0 <= figures["hard_llpauc"] <= 1
+    assert history.epochs[-1].examples == len(SPLIT.train)
+
+
+def test_a_rate_that_diverges_stops_with_epoch_batch_and_cause():
+    model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=8), 1)
+    with pytest.raises(Diverged, match=r"epoch 1, batch \d+: .*learning rate \(1e\+30\) is too hi"):
+        fit(model, make_loss("bpr"), SPLIT, FitOptions(lr=1e30, batch_size=32, negatives=5))
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_a_user_with_every_item_and_a_catalogue_smaller_than_the_negatives():
+    data = Interactions.of(["all"] * 4 + ["one", "two"], ["a", "b", "c", "d", "a", "b"])
+    for sampler in ("uniform", "shared", "all", "popularity", "in-batch", "uniform-all"):
+        model = EMBEDDING_MODELS["mf"](data, EmbeddingOptions(dimensions=4), 0)
+        options = FitOptions(epochs=3, batch_size=4, negatives=50, sampler=sampler)
+        history = fit(model, make_loss("llpauc", alpha=0.7, beta=0.5), Split(data), options)
+        assert np.isfinite(history.epochs[-1].loss)
+        assert np.isfinite(model.vectors()[0]).all()
+
+
+def test_cold_users_get_the_mean_user_or_stay_random():
+    cold = ~np.isin(np.arange(SPLIT.n_users), SPLIT.train.users)
+    assert cold.any()
+    for way in ("mean", "random"):
+        model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=8, cold=way), 1)
+        users, _ = model.vectors()
+        if way == "mean":
+            mean = users[~cold].mean(axis=0)
+            np.testing.assert_allclose(users[cold], np.tile(mean, (cold.sum(), 1)), atol=1e-6)
+        else:
+            np.testing.assert_array_equal(users[cold], model.user_table.detach()[cold])
+
+
+def test_too_much_for_memory_is_said_before_training(monkeypatch):
+    monkeypatch.setattr("llpauc.training.loop.available_memory", lambda: 1000)
+    with pytest.raises(InputError, match="training needs about .* lower dimensions"):
+        run()
+
+
+def test_shared_propagation_learns_as_well():
+    options = EmbeddingOptions(dimensions=8, init_scale=0.1)
+    model = EMBEDDING_MODELS["lightgcn"](BLOCKS.train, options, 1)
+    fit(model, make_loss("bpr"), BLOCKS,
+        FitOptions(epochs=40, batch_size=32, negatives=12, lr=0.02, share=3))  # fmt: skip
+    assert evaluate(model.scorer(), BLOCKS, metrics=["recall@10"]).mean("recall@10") > 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
+        ({"sampler": "unifrm"}, "unknown sampler 'unifrm'"),
+        ({"valid_metric": "recall"}, "metric 'recall' needs a rank"),
+    ],
+)
+def test_bad_options(options, said):
+    with pytest.raises(InputError, match=said):
+        FitOptions(**options)
