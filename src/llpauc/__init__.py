@@ -1,1 +1,55 @@
-"""Train recommenders towards their top-K lists."""
+"""Train recommenders towards their top-K lists.
+
+What people use most can be imported from here; nothing heavy is loaded before it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llpauc.evaluation import evaluate
+    from llpauc.interactions import IdMap, Interactions, Split
+    from llpauc.losses import LLPAUCLoss
+    from llpauc.metrics import auc_score, llpauc_score, opauc_score
+    from llpauc.readers import read_interactions, read_split
+    from llpauc.recommend import Recommender
+
+_HOMES = {
+    "IdMap": "interactions",
+    "Interactions": "interactions",
+    "LLPAUCLoss": "losses",
+    "Recommender": "recommend",
+    "Split": "interactions",
+    "auc_score": "metrics",
+    "evaluate": "evaluation",
+    "llpauc_score": "metrics",
+    "opauc_score": "metrics",
+    "read_interactions": "readers",
+    "read_split": "readers",
+}
+
+__all__ = [
+    "IdMap",
+    "Interactions",
+    "LLPAUCLoss",
+    "Recommender",
+    "Split",
+    "auc_score",
+    "evaluate",
+    "llpauc_score",
+    "opauc_score",
+    "read_interactions",
+    "read_split",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'llpauc' has no attribute {name!r}")
+    return getattr(import_module(f"llpauc.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -15,12 +15,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,10 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _KIND = "llpauc run"
 _MOST_MANIFEST_BYTES = 1 << 20
+_PARTS = frozenset({"tensors.safetensors", "users.parquet", "items.parquet", "meta.json"})
+_PLAIN_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+
+T = TypeVar("T")
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 
@@ -60,18 +65,20 @@ class Artifact:
 
 def save(artifact: Artifact, folder: str | os.PathLike[str]) -> Path:
     """Write `artifact` as `folder`; one that is there and is a run of ours is replaced."""
-    target = Path(folder)
-    if target.exists() and not (target / MANIFEST).is_file() and any(target.iterdir()):
-        raise InputError(f"{target} is not empty and is no run of ours; choose another folder")
+    target = Path(folder).resolve()  # through a link, to where it points
+    _check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    work = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
+        work.mkdir()
         save_file({k: np.ascontiguousarray(v) for k, v in artifact.tensors.items()},
                   work / "tensors.safetensors")  # fmt: skip
         for name, ids in (("users", artifact.user_ids), ("items", artifact.item_ids)):
             pq.write_table(pa.table({"id": ids.arrow()}), work / f"{name}.parquet")
         (work / "meta.json").write_text(_dumps(artifact.meta), encoding="utf-8")
         for name, text in artifact.extra.items():
+            if name in _PARTS or name == MANIFEST:
+                raise InputError(f"{name} is a name of the run's own; choose another for the extra")
             (work / _plain_name(name)).write_text(text, encoding="utf-8")
         files = {
             path.name: {"sha256": _digest(path), "bytes": path.stat().st_size}
@@ -82,39 +89,74 @@ def save(artifact: Artifact, folder: str | os.PathLike[str]) -> Path:
         for path in work.iterdir():
             _flush(path)
         _flush(work)
-        os.chmod(work, 0o755)  # mkdtemp keeps others out; a run is for sharing
         _swap(work, target)
+    except SafetensorError as error:  # its own name for a full disk
+        raise OSError(f"cannot write {target}: {error}") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return target
+    return Path(folder)
 
 
 def load(folder: str | os.PathLike[str]) -> Artifact:
     """Read a run folder after checking every file against its manifest."""
     source = Path(folder)
-    manifest = _read_manifest(source)
-    for name, expected in manifest["files"].items():
+    files = _listed_files(source / MANIFEST, _read_manifest(source))
+    for name, expected in files.items():
         _check(source, name, expected)
-    missing = {"tensors.safetensors", "users.parquet", "items.parquet", "meta.json"} - set(
-        manifest["files"]
-    )
+    missing = _PARTS - set(files)
     if missing:
         raise InputError(f"{source}: the manifest does not list {', '.join(sorted(missing))}")
+    return Artifact(
+        tensors=_parsed(source / "tensors.safetensors", load_file),
+        user_ids=_parsed(source / "users.parquet", _read_ids),
+        item_ids=_parsed(source / "items.parquet", _read_ids),
+        meta=_parsed(source / "meta.json", _read_object),
+        extra={name: _parsed(source / name, _read_text) for name in sorted(set(files) - _PARTS)},
+    )
+
+
+def _parsed(path: Path, read: Callable[[Path], T]) -> T:
+    """What `read` makes of a file that is the one we were given, but perhaps not one of ours."""
     try:
-        tensors = load_file(source / "tensors.safetensors")
-        user_ids, item_ids = (
-            IdMap.of(pq.read_table(source / f"{name}.parquet")["id"]) for name in ("users", "items")
-        )
-        meta = json.loads((source / "meta.json").read_text(encoding="utf-8"))
-    except (SafetensorError, pa.ArrowException, ValueError, KeyError) as error:
-        raise InputError(f"{source}: cannot be read: {' '.join(str(error).split())}") from None
-    rest = set(manifest["files"]) - {"tensors.safetensors", "users.parquet", "items.parquet",
-                                     "meta.json"}  # fmt: skip
-    extra = {name: (source / name).read_text(encoding="utf-8") for name in sorted(rest)}
-    return Artifact(tensors, user_ids, item_ids, meta, extra)
+        return read(path)
+    except (
+        SafetensorError, pa.ArrowException, OSError, ValueError, KeyError, RecursionError
+    ) as error:  # fmt: skip
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    value = json.loads(_read_text(path))
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
+
+
+def _read_ids(path: Path) -> IdMap:
+    return IdMap.of(pq.read_table(path)["id"])
+
+
+def _check_replaceable(target: Path) -> None:
+    """Nothing but an empty folder or a run of ours makes way: other people's files are theirs."""
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise InputError(f"{target} is no folder; choose another name for the run")
+    if any(target.iterdir()):
+        try:
+            _read_manifest(target)
+        except InputError:
+            raise InputError(
+                f"{target} is not empty and is no run of ours; choose another folder"
+            ) from None
 
 
 def _read_manifest(source: Path) -> dict[str, Any]:
+    """The manifest of a run of ours, of whatever format."""
     path = source / MANIFEST
     if not path.is_file() or path.is_symlink():
         raise InputError(f"{source} is no run folder: it has no {MANIFEST}")
@@ -126,6 +168,10 @@ def _read_manifest(source: Path) -> dict[str, Any]:
         raise InputError(f"{path}: is not JSON; the folder is damaged") from None
     if not isinstance(manifest, dict) or manifest.get("kind") != _KIND:
         raise InputError(f"{path}: is not the manifest of a run")
+    return manifest
+
+
+def _listed_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if manifest.get("format") != FORMAT:
         raise InputError(
             f"{path}: has format {manifest.get('format')!r}, this version reads {FORMAT}"
@@ -133,7 +179,7 @@ def _read_manifest(source: Path) -> dict[str, Any]:
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(isinstance(f, dict) for f in files.values()):
         raise InputError(f"{path}: lists no files")
-    return manifest
+    return files
 
 
 def _check(source: Path, name: str, expected: Mapping[str, Any]) -> None:
@@ -150,27 +196,24 @@ def _check(source: Path, name: str, expected: Mapping[str, Any]) -> None:
 
 
 def _plain_name(name: str) -> str:
-    if name != Path(name).name or name in ("", ".", ".."):
+    if not _PLAIN_NAME.fullmatch(name):
         raise InputError(f"{name!r} is no plain file name; the manifest is not to be trusted")
     return name
 
 
 def _swap(work: Path, target: Path) -> None:
     """Put `work` in place of `target`; an old run moves aside first and is then removed."""
-    aside = None
-    if target.exists():
-        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-        os.rename(target, aside / "run")
+    aside = work.with_name(f"{work.name}.old")
     try:
+        if target.exists():
+            os.rename(target, aside)
         os.rename(work, target)
-    except OSError:
-        if aside is not None:
-            os.rename(aside / "run", target)
+    except BaseException:  # Ctrl-C too: the old run is all there is until the new one is in place
+        if aside.exists() and not target.exists():
+            os.rename(aside, target)
         raise
-    finally:
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
     _flush(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _digest(path: Path) -> str:
@@ -187,4 +230,14 @@ def _flush(path: Path) -> None:
 
 
 def _dumps(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True, default=_as_json)
+    return text + "\n"
+
+
+def _as_json(value: Any) -> Any:
+    """NumPy's numbers (a grid search hands them out) and paths as JSON has them."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise InputError(f"a run cannot keep {value!r}; give text, numbers, lists or dicts")

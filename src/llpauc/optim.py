@@ -43,7 +43,7 @@ from llpauc.interactions import Rows
 
 Table = npt.NDArray[np.float32]
 
-_EXACT_STEPS = 256
+_EXACT_STEPS = 128
 _REPLAYED = 200
 _SETTLED = 40_000  # 0.999^40000 is nothing beside 1 in double precision
 _FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN stays NaN
@@ -135,8 +135,11 @@ class RowAdam:
 
 
 def _bias_tables(options: AdamOptions) -> tuple[Any, ...]:
-    """1/(1-b1^s), 1/sqrt(1-b2^s) for s = 0.._SETTLED, and b1^t, b2^(t/2) for t = 0.._REPLAYED."""
-    steps = np.arange(_SETTLED + 1, dtype=np.float64)
+    """1/(1-b1^s), 1/sqrt(1-b2^s) for s = 0.._SETTLED + _REPLAYED, and b1^t, b2^(t/2) for t = 0..
+
+    The tables go beyond _SETTLED so that a replay reads them in one run.
+    """
+    steps = np.arange(_SETTLED + _REPLAYED + 1, dtype=np.float64)
     steps[0] = 1.0  # never read: step numbers begin at 1
     missed = np.arange(_REPLAYED + 1, dtype=np.float64)
     return (
@@ -161,6 +164,7 @@ def _catch_up(
         if missed <= 0 or since == 0:  # up to date, or never touched: no momentum to carry it
             continue
         terms = min(missed, _REPLAYED)
+        since = min(since, _SETTLED)
         if since < _EXACT_STEPS:
             for k in range(width):
                 root = math.sqrt(np.float64(square[row, k]))
@@ -198,12 +202,12 @@ def _catch_up(
 def _moments(since, terms, mean_bias, square_bias, mean_power, root_power):
     """C_0, the mean d, and the central moments C_2, C_3, C_4 of d_t under the weights c_t / lr."""
     # Raw moments about a point near the mean lose no digits and need one pass.
-    near = root_power[min(10, terms)] * square_bias[min(since + min(10, terms), _SETTLED)]
+    middle = min(10, terms)
+    near = root_power[middle] * square_bias[since + middle]
     r0 = r1 = r2 = r3 = r4 = 0.0
     for t in range(1, terms + 1):
-        at = min(since + t, _SETTLED)
-        weight = mean_power[t] * mean_bias[at]
-        apart = root_power[t] * square_bias[at] - near
+        weight = mean_power[t] * mean_bias[since + t]
+        apart = root_power[t] * square_bias[since + t] - near
         r0 += weight
         r1 += weight * apart
         r2 += weight * apart * apart
@@ -238,10 +242,10 @@ class ScalarAdam:
     """Adam for a loss's few variables, some of them climbing.
 
     torch.optim.Adam spends some 200 microseconds a step on five scalars, longer than the rest of a
-    batch takes; plain floats spend ten.
+    batch takes; plain floats, written through a view of the variables' own memory, spend ten.
 
     Args:
-        variables: scalar parameters with their rate multiplier; a negative one climbs.
+        variables: scalar parameters on the CPU with their rate multiplier; a negative one climbs.
         options: weight decay is not applied to a loss's variables.
     """
 
@@ -250,27 +254,29 @@ class ScalarAdam:
     ) -> None:
         self.options = options
         self.count = 0
-        self._slots = [(variable, rate, [0.0, 0.0]) for variable, rate in variables]
+        self._slots = [
+            (variable, variable.detach().numpy(), rate, [0.0, 0.0]) for variable, rate in variables
+        ]
 
     def step(self) -> None:
         o = self.options
         self.count += 1
         mean_bias = 1 - o.decay_mean**self.count
         root_bias = math.sqrt(1 - o.decay_square**self.count)
-        for variable, rate, moments in self._slots:
+        for variable, value, rate, moments in self._slots:
             if variable.grad is None:
                 continue
-            slope = float(variable.grad)
+            slope = variable.grad.item()
             moments[0] = o.decay_mean * moments[0] + (1 - o.decay_mean) * slope
             moments[1] = o.decay_square * moments[1] + (1 - o.decay_square) * slope * slope
             move = moments[0] / mean_bias / (math.sqrt(moments[1]) / root_bias + o.eps)
-            variable.data -= o.lr * rate * move
+            value[()] -= o.lr * rate * move
 
     def state(self) -> npt.NDArray[np.float64]:
         """(1 + n, 2): the step count, then each variable's two moments."""
-        return np.array([[self.count, 0.0], *[moments for _, _, moments in self._slots]])
+        return np.array([[self.count, 0.0], *[moments for *_, moments in self._slots]])
 
     def load_state(self, state: npt.NDArray[np.float64]) -> None:
         self.count = int(state[0, 0])
-        for (_, _, moments), saved in zip(self._slots, state[1:].tolist(), strict=True):
+        for (*_, moments), saved in zip(self._slots, state[1:].tolist(), strict=True):
             moments[:] = saved

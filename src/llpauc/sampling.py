@@ -233,6 +233,10 @@ def _below(number, bound):
 def _outside(x, own):
     """The x-th (from 0) item that is not in the sorted `own`."""
     low, high = 0, len(own)
+    if high <= 16:  # counting has no branch to mispredict, and most histories are short
+        for place in range(high):
+            low += own[place] - place <= x
+        return x + low
     while low < high:
         middle = (low + high) >> 1
         if own[middle] - middle <= x:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from llpauc.cli.console import note, print_json, show_table
+from typing import TYPE_CHECKING, Any
+
+from llpauc.cli.console import note, print_json, progress, show_table
+
+if TYPE_CHECKING:
+    from llpauc.demo import DemoData
+    from llpauc.recommend import Recommender
+
+# All items as negatives and a soft cosine: what suits a small catalogue (docs/training.md).
+_SETTINGS: dict[str, Any] = {
+    "alpha": 0.7, "beta": 0.3, "score": "cosine", "temperature": 0.25, "sampler": "all",
+    "batch_size": 1024, "lr": 0.01, "epochs": 60, "seed": 1,
+}  # fmt: skip
 
 
 def demo(out: str = "demo", json: bool = False) -> None:
-    """Make up a small data set, evaluate models on it, and draw the comparison.
+    """Make up a small data set, train LLPAUC on it, and compare it with what needs no training.
 
     Two thousand people, six hundred films: a long tail, tastes, clicks without meaning, and people
     nobody has seen before. Nothing is downloaded.
 
     Args:
-        out: folder for the data, the table and the picture
+        out: folder for the data, the trained run and the picture
         json: print the results as JSON
     """
     from pathlib import Path
@@ -21,22 +33,32 @@ def demo(out: str = "demo", json: bool = False) -> None:
     from llpauc.demo import demo_data
     from llpauc.evaluation import evaluate
     from llpauc.files import write_split
-    from llpauc.models import BASELINES
+    from llpauc.recommend import Recommender
 
     data = demo_data()
-    folder = Path(out)
-    write_split(data.split, folder / "films", format="csv")
-    results = {
-        name: evaluate(fit(data.split.train), data.split).summary()
-        for name, fit in BASELINES.items()
+    split, folder = data.split, Path(out)
+    write_split(split, folder / "films", format="csv")
+    models = {
+        "popularity": Recommender(model="popularity"),
+        "EASE": Recommender(model="ease"),
+        "MF + LLPAUC": Recommender(**_SETTINGS),
     }
+    results = {}
+    for name, model in models.items():
+        note(f"fitting {name} ...")
+        with progress(name, len(split.train) * _SETTINGS["epochs"]) as advance:
+            model.fit(split, on_batch=advance)
+        results[name] = evaluate(model.scorer(), split).summary()
+    trained = models["MF + LLPAUC"]
+    trained.save(folder / "run", data=str(folder / "films"), test=results["MF + LLPAUC"])
     figure = plots.compare_models(results, ["recall@20", "ndcg@20"], "Demo: films, test users")
     picture = plots.save(figure, folder / "models.png")
     if json:
         print_json(results)
         return
     show_table(
-        f"Demo: {data.split.n_users:,} people, {data.split.n_items} films, full ranking",
+        f"Demo: {split.n_users:,} people, {split.n_items} films, {len(split.train):,} events to"
+        " learn from; every film ranked for every person",
         ["model", "users", "number", "recall@20", "ndcg@20"],
         [
             [name, group, *figures.values()]
@@ -45,6 +67,21 @@ def demo(out: str = "demo", json: bool = False) -> None:
         ],
         left=2,
     )
-    note(f"wrote {picture} and the data as CSV in {folder / 'films'}")
-    note("next: llpauc data inspect " + str(folder / "films"))
-    note("      llpauc evaluate YOUR_FILE.csv")
+    _show_somebody(trained, data)
+    note(f"wrote the picture {picture}, the data {folder / 'films'}, the model {folder / 'run'}")
+    note("what to try next:")
+    note(f"  llpauc data inspect {folder / 'films'}")
+    note(f"  llpauc recommend {folder / 'run'} --users u0042 -k 5")
+    note(f"  llpauc train {folder / 'films'} --loss bpr --out {folder / 'bpr'}")
+    note("  llpauc data inspect YOUR_FILE.csv")
+
+
+def _show_somebody(trained: Recommender, data: DemoData) -> None:
+    """One person's films beside what the model would show them."""
+    somebody = "u0042"
+    row = data.split.user_ids.rows([somebody])[0]
+    train = data.split.train
+    seen = data.split.item_ids.outside(train.items[train.users == row])
+    ids, _ = trained.recommend([somebody], k=8)
+    pairs = [(data.titles[a], data.titles[b]) for a, b in zip(seen, ids[0], strict=False)]
+    show_table(f"Person {somebody}", ["has seen", "gets recommended"], pairs, left=2)

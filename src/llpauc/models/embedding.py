@@ -78,6 +78,7 @@ class EmbeddingModel(nn.Module):
     """
 
     name = "embedding"
+    warm: Tensor
 
     def __init__(self, train: Interactions, options: EmbeddingOptions, seed: int) -> None:
         super().__init__()
@@ -87,8 +88,12 @@ class EmbeddingModel(nn.Module):
             "warm", torch.from_numpy(np.diff(train.matrix.indptr) > 0), persistent=False
         )
         generator = torch.Generator().manual_seed(seed)
-        self.user_table = self._start(self.n_users, generator)
+        self.user_table = self._start(self._user_rows(), generator)
         self.item_table = self._start(self.n_items, generator, bias=options.item_bias)
+
+    def _user_rows(self) -> int:
+        """How many rows the table has that users are made of."""
+        return self.n_users
 
     def _start(self, n: int, generator: torch.Generator, bias: bool = False) -> nn.Parameter:
         width = self.options.dimensions
@@ -166,12 +171,14 @@ class ItemSum(EmbeddingModel):
     """
 
     name = "itemsum"
+    history: Tensor
 
     def __init__(self, train: Interactions, options: EmbeddingOptions, seed: int) -> None:
         super().__init__(train, options, seed)
-        generator = torch.Generator().manual_seed(seed)
-        self.user_table = self._start(self.n_items, generator)  # h: one row an item
         self.register_buffer("history", _sparse(history_weights(train)), persistent=False)
+
+    def _user_rows(self) -> int:
+        return self.n_items  # h
 
     def base_rows(self) -> tuple[Tensor, Tensor]:
         return self.history @ self.user_table, self.item_table
@@ -186,6 +193,8 @@ class LightGCN(EmbeddingModel):
     """
 
     name = "lightgcn"
+    to_users: Tensor
+    to_items: Tensor
 
     def __init__(self, train: Interactions, options: EmbeddingOptions, seed: int) -> None:
         super().__init__(train, options, seed)
@@ -196,7 +205,8 @@ class LightGCN(EmbeddingModel):
         self.register_buffer("to_items", _sparse(weights.T.tocsr()), persistent=False)
 
     def base_rows(self) -> tuple[Tensor, Tensor]:
-        users, items = self.user_table, self.item_table
+        users: Tensor = self.user_table
+        items: Tensor = self.item_table
         user_sum, item_sum = users, items
         for _ in range(self.options.layers):
             users, items = self.to_users @ items, self.to_items @ users

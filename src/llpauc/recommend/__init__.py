@@ -28,7 +28,7 @@ from llpauc.readers import load as load_file
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.plan import MODELS, Plan, check_baseline, plan
 from llpauc.splits import split_random_per_user
-from llpauc.training import Epoch, History, fit
+from llpauc.training import Diverged, Epoch, History, fit
 
 
 class Recommender:
@@ -56,6 +56,7 @@ class Recommender:
         self.parameters = parameters
         self._check()
         self.fitted: Fitted | None = None
+        self.fitted_params: dict[str, Any] = {}  # those of `fit`, whatever set_params does later
         self.history: History | None = None
 
     # --- parameters, as scikit-learn has them ---------------------------------------------------
@@ -65,9 +66,9 @@ class Recommender:
         return {**own, **self.parameters}
 
     def set_params(self, **params: Any) -> Recommender:
-        self.__dict__ |= {n: params.pop(n) for n in ("model", "loss", "hold_out") if n in params}
-        self.parameters = {**self.parameters, **params}
-        self._check()
+        checked = Recommender(**{**self.get_params(), **params})  # refused: nothing has changed
+        self.model, self.loss, self.hold_out = checked.model, checked.loss, checked.hold_out
+        self.parameters = checked.parameters
         return self
 
     def __repr__(self) -> str:
@@ -109,19 +110,25 @@ class Recommender:
             llpauc.training.Diverged: on NaN; the recommender then has the last good weights.
         """
         split = as_split(data, valid)
+        seen = split.train
         if self.model in BASELINES:
-            self.fitted = _fit_baseline(self.model, split.train, self.parameters)
-            return self
+            return self._keep(_fit_baseline(self.model, seen, self.parameters))
         plan = self.plan()
         if split.valid is None and self.hold_out:
             split = _hold_out(split, self.hold_out, plan.fit.seed)
         model = EMBEDDING_MODELS[self.model](split.train, plan.embedding, plan.fit.seed)
         try:
-            self.history = fit(
+            history = fit(
                 model, plan.make_loss(), split, plan.fit, on_batch=on_batch, on_epoch=on_epoch
             )
-        finally:  # what was learnt before trouble came is kept
-            self.fitted = _fitted_embedding(model, split.train)
+        except Diverged:  # what was learnt before trouble came is kept
+            self._keep(_fitted_embedding(model, split.train, seen))
+            raise
+        return self._keep(_fitted_embedding(model, split.train, seen), history)
+
+    def _keep(self, fitted: Fitted, history: History | None = None) -> Recommender:
+        """All at once: a fit that is refused leaves the one before whole."""
+        self.fitted, self.history, self.fitted_params = fitted, history, self.get_params()
         return self
 
     # --- asking ---------------------------------------------------------------------------------
@@ -136,17 +143,19 @@ class Recommender:
         """
         fitted = self._fitted()
         rows = fitted.user_ids.rows(user_ids)
-        items, scores = fitted.rank_rows(rows, check_at_least("k", k, 1), exclude_seen)
-        return outside(fitted.item_ids, items), scores
+        k = check_at_least("k", k, 1)
+        return _answer(fitted, *fitted.rank_rows(rows, k, exclude_seen), k)
 
     def fold_in(
         self, item_ids: Iterable[Any], k: int = 20, *, exclude_seen: bool = True
     ) -> tuple[npt.NDArray[Any], Scores]:
-        """The best k items for somebody new who has these: (k,) ids and (k,) scores."""
+        """The best k items for somebody new who has these: (k,) ids and (k,) scores, filled up
+        as `recommend` does."""
         fitted = self._fitted()
         k = check_at_least("k", k, 1)
-        items, scores = fitted.rank_histories(fitted.history(item_ids), k, exclude_seen)
-        return outside(fitted.item_ids, items)[0], scores[0]
+        ranked = fitted.rank_histories(fitted.history(item_ids), k, exclude_seen)
+        ids, scores = _answer(fitted, *ranked, k)
+        return ids[0], scores[0]
 
     def similar_items(self, item_id: Any, k: int = 20) -> tuple[npt.NDArray[Any], Scores]:
         """The k items most like this one, (k,) ids and scores: by the cosine of their vectors; of
@@ -156,11 +165,13 @@ class Recommender:
         history = fitted.history([item_id])
         if isinstance(fitted.scorer, FactorScorer):
             vectors = fitted.scorer.item_vectors
+            if self.fitted_params.get("item_bias"):
+                vectors = vectors[:, :-1]  # the bias says how popular an item is, not what it is
             units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
             like = Constant(units @ units[history.indices[0]])
             fitted = dataclasses.replace(fitted, by_items=like)
-        items, scores = fitted.rank_histories(history, k, exclude_seen=True)
-        return outside(fitted.item_ids, items)[0], scores[0]
+        ids, scores = _answer(fitted, *fitted.rank_histories(history, k, exclude_seen=True), k)
+        return ids[0], scores[0]
 
     def scorer(self) -> Scorer:
         """What ranks the known users: for `llpauc.evaluation.evaluate`."""
@@ -182,7 +193,7 @@ class Recommender:
             fitted.tensors(),
             fitted.user_ids,
             fitted.item_ids,
-            {"params": self.get_params(), **meta},
+            {"params": self.fitted_params, **meta},
             {"metrics.jsonl": "".join(lines)},
         )
         return artifacts.save(artifact, folder)
@@ -194,10 +205,14 @@ class Recommender:
         params = artifact.meta.get("params")
         if not isinstance(params, dict):
             raise InputError(f"{folder}: meta.json has no params; this is no recommender")
-        recommender = Recommender(**params)
-        recommender.fitted = Fitted.from_tensors(
-            artifact.tensors, artifact.user_ids, artifact.item_ids
-        )
+        try:
+            recommender = Recommender(**params)
+            recommender.fitted = Fitted.from_tensors(
+                artifact.tensors, artifact.user_ids, artifact.item_ids
+            )
+        except (InputError, TypeError) as error:
+            raise InputError(f"{folder}: {error}") from None
+        recommender.fitted_params = params
         return recommender
 
 
@@ -230,6 +245,13 @@ def outside(ids: IdMap, rows: Rows) -> npt.NDArray[Any]:
     return out
 
 
+def _answer(fitted: Fitted, items: Rows, scores: Scores, k: int) -> tuple[npt.NDArray[Any], Scores]:
+    """Outside ids and scores, k wide even where there are fewer items."""
+    wider = ((0, 0), (0, k - items.shape[1]))
+    items = np.pad(items, wider, constant_values=-1)
+    return outside(fitted.item_ids, items), np.pad(scores, wider, constant_values=-np.inf)
+
+
 def _hold_out(split: Split, share: float, seed: int) -> Split:
     """Part of train for validation; where there is too little to share, none."""
     try:
@@ -240,22 +262,24 @@ def _hold_out(split: Split, share: float, seed: int) -> Split:
 
 
 def _fit_baseline(name: str, train: Interactions, parameters: dict[str, Any]) -> Fitted:
-    scorer = BASELINES[name](train, **parameters)
+    given = {name: value for name, value in parameters.items() if value is not None}
+    scorer = BASELINES[name](train, **given)
     if isinstance(scorer, ByHistory):
         return Fitted.of(train, scorer, scorer.model, item_counts(train))
     assert isinstance(scorer, Constant)
     return Fitted.of(train, scorer, scorer, scorer.scores)
 
 
-def _fitted_embedding(model: EmbeddingModel, train: Interactions) -> Fitted:
+def _fitted_embedding(model: EmbeddingModel, train: Interactions, seen: Interactions) -> Fitted:
+    """`seen` is train and what was held out of it: nobody wants recommended what they have."""
     users, items = model.vectors()
     if model.name == "itemsum":
         cosine = model.options.score == "cosine"
-        rows = model.user_table.detach().numpy()
+        rows = model.user_table.detach().cpu().numpy()
         base = np.zeros(rows.shape[1], np.float32)
         by_items = HistoryMap(rows, base, items, model.scale if cosine else None)
     else:
         by_items = learn_history_map(train.matrix, users, items)
     warm = np.diff(train.matrix.indptr) > 0
     mean = users[warm].mean(axis=0, dtype=np.float64).astype(np.float32)
-    return Fitted.of(train, FactorScorer(users, items), by_items, items @ mean)
+    return Fitted.of(seen, FactorScorer(users, items), by_items, items @ mean)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from llpauc.errors import InputError, listing
-from llpauc.interactions import IdMap, Interactions, Rows
+from llpauc.interactions import IdMap, Interactions, Rows, as_id_text
 from llpauc.models.ease import EASE
 from llpauc.models.fold_in import HistoryMap
 from llpauc.models.itemknn import ItemKNN
@@ -34,7 +34,7 @@ class Fitted:
         scorer: for the known users.
         by_items: for people known by their items alone.
         fallback: (n_items,) scores for somebody of whom nothing is known.
-        histories: (n_users, n_items) CSR of the training events.
+        histories: (n_users, n_items) CSR of what the users have.
         user_ids, item_ids: outside ids of the rows.
     """
 
@@ -46,42 +46,40 @@ class Fitted:
     item_ids: IdMap
 
     @staticmethod
-    def of(
-        train: Interactions, scorer: Scorer, by_items: HistoryScorer, fallback: Scores
-    ) -> Fitted:
-        return Fitted(scorer, by_items, fallback, train.matrix, train.user_ids, train.item_ids)
+    def of(seen: Interactions, scorer: Scorer, by_items: HistoryScorer, fallback: Scores) -> Fitted:
+        return Fitted(scorer, by_items, fallback, seen.matrix, seen.user_ids, seen.item_ids)
 
     def rank_rows(
         self, rows: npt.NDArray[np.int64], k: int, exclude_seen: bool, **options: Any
     ) -> tuple[Rows, Scores]:
-        """(n, k) item rows and scores; row -1 stands for somebody unknown."""
+        """(n, min(k, n_items)) item rows and scores; row -1 stands for somebody unknown."""
         known = rows >= 0
+        k = min(k, len(self.item_ids))  # nobody's k costs more memory than the catalogue
         items = np.full((len(rows), k), -1, np.int32)
         scores = np.full((len(rows), k), -np.inf, np.float32)
         if known.any():
             some = rows[known].astype(np.int32)
             masked = self.histories[some] if exclude_seen else None
             ranking = rank(self.scorer, some, k, masked=masked, **options)
-            width = ranking.items.shape[1]  # fewer than k where there are fewer items
-            items[known, :width], scores[known, :width] = ranking.items, ranking.scores
+            items[known], scores[known] = ranking.items, ranking.scores
         if not known.all():
             ranking = rank(Constant(self.fallback), np.zeros(1, np.int32), k)
-            width = ranking.items.shape[1]
-            items[~known, :width], scores[~known, :width] = ranking.items, ranking.scores
+            items[~known], scores[~known] = ranking.items, ranking.scores
         return items, scores
 
     def rank_histories(self, histories: Any, k: int, exclude_seen: bool) -> tuple[Rows, Scores]:
-        """(n, k) item rows and scores for people given by their items, (n, n_items) CSR."""
+        """(n, min(k, n_items)) item rows and scores for people given by their items, a CSR of
+        (n, n_items)."""
         scores = ByHistory(self.by_items, histories, self.fallback)
         people = np.arange(histories.shape[0], dtype=np.int32)
         ranking = rank(scores, people, k, masked=histories if exclude_seen else None)
         return ranking.items, ranking.scores
 
     def known_items(self, item_ids: Iterable[Any]) -> npt.NDArray[np.int64]:
-        asked = list(item_ids)
+        asked, _ = as_id_text(item_ids)  # refuses a single text, which is a list of characters
         rows = self.item_ids.rows(asked)
         if (rows < 0).any():
-            unknown = [asked[place] for place in np.flatnonzero(rows < 0)]
+            unknown = asked.filter(rows < 0).to_pylist()
             raise InputError(f"unknown item ids: {listing(unknown, 5)}")
         return np.unique(rows)
 
@@ -146,15 +144,19 @@ def _model_from(
         users, items = tensors["user_vectors"], tensors["item_vectors"]
         if len(users) != n_users or len(items) != n_items:
             raise ValueError(f"{len(users)} user and {len(items)} item vectors for {shape}")
-        length = tensors["history_length"]
+        length, rows = tensors["history_length"], tensors["history_rows"]
+        if len(rows) != n_items or rows.shape[1:] != tensors["history_base"].shape:
+            raise ValueError(f"history rows are {rows.shape}, items are {n_items}")
         return FactorScorer(users, items), HistoryMap(
-            tensors["history_rows"], tensors["history_base"], items,
+            rows, tensors["history_base"], items,
             float(length[0]) if len(length) else None,
         )  # fmt: skip
     by_items: HistoryScorer
     if "item_weights" in tensors:
         by_items = EASE.__new__(EASE)
         by_items.weights = tensors["item_weights"]
+        if by_items.weights.shape != (n_items, n_items):
+            raise ValueError(f"item weights are {by_items.weights.shape}, items are {n_items}")
     elif "neighbours.starts" in tensors:
         by_items = ItemKNN.__new__(ItemKNN)
         by_items.neighbours = _csr(tensors, "neighbours", (n_items, n_items))

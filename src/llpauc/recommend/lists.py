@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from llpauc.errors import InputError, listing
 from llpauc.files import atomic_write, write_text
+from llpauc.interactions import IdMap, as_id_text
 
 _DELIMITERS = {".tsv": "\t", ".csv": ","}
 
@@ -46,8 +47,8 @@ class ListRows:
         people, places = np.nonzero(self._there)
         return pa.table(
             {
-                "user": pa.array(self.users).take(pa.array(people)),
-                "item": pa.array(self.items[self._there].tolist()),
+                "user": _id_column(self.users).take(pa.array(people)),
+                "item": _id_column(self.items[self._there]),
                 "rank": places + 1,
                 "score": self.scores[self._there],
             }
@@ -74,6 +75,11 @@ class ListRows:
                 self.users, self.items.tolist(), self.scores, strict=True
             )
         ]
+
+
+def _id_column(ids: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
+    """In the type they came in, where Arrow's own guess fails on integers above 2^63."""
+    return IdMap(*as_id_text(ids)).arrow()
 
 
 def write_lists(lists: ListRows, path: str | Path) -> None:

@@ -19,6 +19,7 @@ MODELS = (*EMBEDDING_MODELS, *BASELINES)
 _EMBEDDING = {f.name for f in dataclasses.fields(EmbeddingOptions)}
 _FIT = {f.name for f in dataclasses.fields(FitOptions)}
 _SOFT_COSINE = 0.2  # temperature of a cosine model whose loss has none of its own
+_CATCH_ALL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _SHARES = {"alpha": 0.7, "beta": 0.1}  # the paper's choice for Adressa
 
 
@@ -43,7 +44,7 @@ class Plan:
 
 
 def plan(loss: str, parameters: Mapping[str, Any]) -> Plan:
-    """Sort flat parameters; None means not given. What nobody knows is refused by the loss.
+    """Sort flat parameters; None means not given. What nobody knows is refused.
 
     `temperature` goes to the loss where it has one of its own (sl, psl, sl_at_k), to the model's
     cosine otherwise; `score` is what the loss is meant for unless given.
@@ -57,6 +58,13 @@ def plan(loss: str, parameters: Mapping[str, Any]) -> Plan:
     given = {name: value for name, value in parameters.items() if value is not None}
     of_model = {name: given.pop(name) for name in _EMBEDDING & set(given)}
     of_fit = {name: given.pop(name) for name in _FIT & set(given)}
+    unknown = [name for name in given if name not in accepts or accepts[name].kind in _CATCH_ALL]
+    if unknown:
+        own = [name for name in accepts if accepts[name].kind not in _CATCH_ALL]
+        raise InputError(
+            f"no parameter {listing(unknown)}; the loss {loss!r} has: {listing(own) or 'none'};"
+            f" the model: {listing(sorted(_EMBEDDING))}; training: {listing(sorted(_FIT))}"
+        )
     of_loss = {**{name: share for name, share in _SHARES.items() if name in accepts}, **given}
     of_model.setdefault("score", LOSSES[loss].score)
     if "temperature" in accepts:
@@ -65,7 +73,7 @@ def plan(loss: str, parameters: Mapping[str, Any]) -> Plan:
     elif of_model["score"] == "cosine" and LOSSES[loss].score == "dot":
         of_model.setdefault("temperature", _SOFT_COSINE)
     made = Plan(EmbeddingOptions(**of_model), FitOptions(**of_fit), loss, of_loss)
-    made.make_loss()  # refuses a parameter that it does not have
+    made.make_loss()  # refuses a value out of range
     return made
 
 

@@ -38,6 +38,7 @@ def score_pairs(user_table, item_table, users, positives, negatives, scale, pos_
     """scores = scale <user row, item row> (+ bias) for (B,) positives and (B, N) negatives."""
     width = user_table.shape[1]
     biased = item_table.shape[1] > width
+    n_neg = negatives.shape[1]
     for b in prange(len(users)):
         u = user_table[users[b]]
         v = item_table[positives[b]]
@@ -45,12 +46,35 @@ def score_pairs(user_table, item_table, users, positives, negatives, scale, pos_
         for k in range(width):
             total += u[k] * v[k]
         pos_scores[b] = scale * total + (v[width] if biased else np.float32(0))
-        for j in range(negatives.shape[1]):
+        # Four rows at a time: the user's row is loaded once for them, the loop set up once.
+        for j in range(0, n_neg - 3, 4):
+            v0, v1 = item_table[negatives[b, j]], item_table[negatives[b, j + 1]]
+            v2, v3 = item_table[negatives[b, j + 2]], item_table[negatives[b, j + 3]]
+            t0, t1, t2, t3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+            for k in range(width):
+                t0 += u[k] * v0[k]
+                t1 += u[k] * v1[k]
+                t2 += u[k] * v2[k]
+                t3 += u[k] * v3[k]
+            neg_scores[b, j], neg_scores[b, j + 1] = scale * t0, scale * t1
+            neg_scores[b, j + 2], neg_scores[b, j + 3] = scale * t2, scale * t3
+        for j in range(n_neg // 4 * 4, n_neg):
             v = item_table[negatives[b, j]]
             total = np.float32(0)
             for k in range(width):
                 total += u[k] * v[k]
-            neg_scores[b, j] = scale * total + (v[width] if biased else np.float32(0))
+            neg_scores[b, j] = scale * total
+        if biased:
+            for j in range(n_neg):
+                neg_scores[b, j] += item_table[negatives[b, j], width]
+
+
+@njit(cache=True, fastmath=_FAST, inline="always")
+def _add_four(into, width, table, r0, r1, r2, r3, s0, s1, s2, s3):
+    """into += four rows times their factors, in one pass over `into`."""
+    v0, v1, v2, v3 = table[r0], table[r1], table[r2], table[r3]
+    for k in range(width):
+        into[k] += (s0 * v0[k] + s1 * v1[k]) + (s2 * v2[k] + s3 * v3[k])
 
 
 @njit(parallel=True, cache=True, fastmath=_FAST)
@@ -83,38 +107,52 @@ def scatter_gradients(
         at = counts[shard]
         for b in range(shard * size // shards, (shard + 1) * size // shards):
             gradient = user_gradients[b]
-            item = positives[b]
+            item, user = positives[b], users[b]
             v = item_table[item]
-            slope = pos_slopes[b]
-            scaled = scale * slope
+            slope = scale * pos_slopes[b]
             for k in range(width):
-                gradient[k] = scaled * v[k]
-            to = at[slot_of[item]]
-            at[slot_of[item]] = to + 1
-            pair_user[to], pair_slope[to] = b, slope
-            for j in range(n_neg):
-                item = negatives[b, j]
-                v = item_table[item]
-                slope = neg_slopes[b, j]
-                scaled = scale * slope
+                gradient[k] = slope * v[k]
+            slot = slot_of[item]
+            to = at[slot]
+            at[slot] = to + 1
+            pair_user[to], pair_slope[to] = user, slope
+            for j in range(0, n_neg - 3, 4):
+                _add_four(
+                    gradient, width, item_table,
+                    negatives[b, j], negatives[b, j + 1], negatives[b, j + 2], negatives[b, j + 3],
+                    scale * neg_slopes[b, j], scale * neg_slopes[b, j + 1],
+                    scale * neg_slopes[b, j + 2], scale * neg_slopes[b, j + 3],
+                )  # fmt: skip
+            for j in range(n_neg // 4 * 4, n_neg):
+                v = item_table[negatives[b, j]]
+                slope = scale * neg_slopes[b, j]
                 for k in range(width):
-                    gradient[k] += scaled * v[k]
-                to = at[slot_of[item]]
-                at[slot_of[item]] = to + 1
-                pair_user[to], pair_slope[to] = b, slope
+                    gradient[k] += slope * v[k]
+            for j in range(n_neg):
+                slot = slot_of[negatives[b, j]]
+                to = at[slot]
+                at[slot] = to + 1
+                pair_user[to], pair_slope[to] = user, scale * neg_slopes[b, j]
     last = shards - 1
     for slot in prange(n_rows):  # each shard has moved its mark to its end
         gradient = item_gradients[slot]
         gradient[:] = 0
         begin = counts[last, slot - 1] if slot else 0
-        for pair in range(begin, counts[last, slot]):
+        end = counts[last, slot]
+        for pair in range(begin, end - 3, 4):
+            _add_four(
+                gradient, width, user_table,
+                pair_user[pair], pair_user[pair + 1], pair_user[pair + 2], pair_user[pair + 3],
+                pair_slope[pair], pair_slope[pair + 1], pair_slope[pair + 2], pair_slope[pair + 3],
+            )  # fmt: skip
+        for pair in range(begin + (end - begin) // 4 * 4, end):
+            u = user_table[pair_user[pair]]
             slope = pair_slope[pair]
-            scaled = scale * slope
-            u = user_table[users[pair_user[pair]]]
             for k in range(width):
-                gradient[k] += scaled * u[k]
-            if biased:
-                gradient[width] += slope
+                gradient[k] += slope * u[k]
+        if biased:
+            for pair in range(begin, end):
+                gradient[width] += pair_slope[pair] / scale
 
 
 @njit(cache=True, fastmath=_FAST)
