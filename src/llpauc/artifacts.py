@@ -5,9 +5,10 @@
     users.parquet        outside ids by row; items.parquet likewise
     meta.json            everything small
 
-Everything is written into a temporary folder beside the target, flushed to the disk, and renamed:
-whoever looks sees the old folder or the new one. Loading checks every file against the manifest
-before anything is read from it. No file is ever executed or unpickled.
+Everything is written into a temporary folder beside the target, flushed to the disk, and renamed.
+Whoever looks sees the old folder or the new one, whole; where one replaces the other, none for the
+moment between two renames. Loading takes every file into memory once, checks it against the
+manifest, and reads what it has checked. No file is ever executed or unpickled.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load as read_tensors
+from safetensors.numpy import save_file
 
 from llpauc.errors import InputError
 from llpauc.interactions import IdMap
@@ -71,7 +73,7 @@ def save(artifact: Artifact, folder: str | os.PathLike[str]) -> Path:
     work = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
         work.mkdir()
-        save_file({k: np.ascontiguousarray(v) for k, v in artifact.tensors.items()},
+        save_file({k: np.asarray(v, order="C") for k, v in artifact.tensors.items()},
                   work / "tensors.safetensors")  # fmt: skip
         for name, ids in (("users", artifact.user_ids), ("items", artifact.item_ids)):
             pq.write_table(pa.table({"id": ids.arrow()}), work / f"{name}.parquet")
@@ -101,43 +103,39 @@ def load(folder: str | os.PathLike[str]) -> Artifact:
     """Read a run folder after checking every file against its manifest."""
     source = Path(folder)
     files = _listed_files(source / MANIFEST, _read_manifest(source))
-    for name, expected in files.items():
-        _check(source, name, expected)
     missing = _PARTS - set(files)
     if missing:
         raise InputError(f"{source}: the manifest does not list {', '.join(sorted(missing))}")
+    # A second look at a file could find another one: the folder may be replaced at any time.
+    held = {name: _checked(source, name, expected) for name, expected in files.items()}
+
+    def parsed(name: str, read: Callable[[bytes], T]) -> T:
+        try:
+            return read(held.pop(name))
+        except (
+            SafetensorError, pa.ArrowException, OSError, ValueError, KeyError, RecursionError
+        ) as error:  # fmt: skip
+            why = " ".join(str(error).split())
+            raise InputError(f"{source / name}: cannot be read: {why}") from None
+
     return Artifact(
-        tensors=_parsed(source / "tensors.safetensors", load_file),
-        user_ids=_parsed(source / "users.parquet", _read_ids),
-        item_ids=_parsed(source / "items.parquet", _read_ids),
-        meta=_parsed(source / "meta.json", _read_object),
-        extra={name: _parsed(source / name, _read_text) for name in sorted(set(files) - _PARTS)},
+        tensors=parsed("tensors.safetensors", read_tensors),
+        user_ids=parsed("users.parquet", _read_ids),
+        item_ids=parsed("items.parquet", _read_ids),
+        meta=parsed("meta.json", _read_object),
+        extra={name: parsed(name, lambda data: data.decode("utf-8")) for name in sorted(held)},
     )
 
 
-def _parsed(path: Path, read: Callable[[Path], T]) -> T:
-    """What `read` makes of a file that is the one we were given, but perhaps not one of ours."""
-    try:
-        return read(path)
-    except (
-        SafetensorError, pa.ArrowException, OSError, ValueError, KeyError, RecursionError
-    ) as error:  # fmt: skip
-        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
-
-
-def _read_text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    value = json.loads(_read_text(path))
+def _read_object(data: bytes) -> dict[str, Any]:
+    value = json.loads(data.decode("utf-8"))
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     return value
 
 
-def _read_ids(path: Path) -> IdMap:
-    return IdMap.of(pq.read_table(path)["id"])
+def _read_ids(data: bytes) -> IdMap:
+    return IdMap.of(pq.read_table(pa.BufferReader(data))["id"])
 
 
 def _check_replaceable(target: Path) -> None:
@@ -182,7 +180,8 @@ def _listed_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, dict[str
     return files
 
 
-def _check(source: Path, name: str, expected: Mapping[str, Any]) -> None:
+def _checked(source: Path, name: str, expected: Mapping[str, Any]) -> bytes:
+    """The file's content, which is what the manifest says."""
     path = source / _plain_name(name)
     if path.is_symlink() or not path.is_file():
         raise InputError(f"{path}: is missing (or is a link); the run is not whole")
@@ -191,8 +190,10 @@ def _check(source: Path, name: str, expected: Mapping[str, Any]) -> None:
             f"{path}: has {path.stat().st_size} bytes, the manifest says {expected.get('bytes')};"
             " the file is damaged"
         )
-    if _digest(path) != expected.get("sha256"):
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != expected.get("sha256"):
         raise InputError(f"{path}: its SHA-256 is not the manifest's; the file is damaged")
+    return data
 
 
 def _plain_name(name: str) -> str:
@@ -212,8 +213,10 @@ def _swap(work: Path, target: Path) -> None:
         if aside.exists() and not target.exists():
             os.rename(aside, target)
         raise
-    _flush(target.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        _flush(target.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _digest(path: Path) -> str:

@@ -122,7 +122,8 @@ class Recommender:
                 model, plan.make_loss(), split, plan.fit, on_batch=on_batch, on_epoch=on_epoch
             )
         except Diverged:  # what was learnt before trouble came is kept
-            self._keep(_fitted_embedding(model, split.train, seen))
+            with np.errstate(all="ignore"):  # good may still be huge; the error says the rest
+                self._keep(_fitted_embedding(model, split.train, seen))
             raise
         return self._keep(_fitted_embedding(model, split.train, seen), history)
 

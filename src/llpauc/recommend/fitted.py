@@ -166,6 +166,9 @@ def _model_from(
     return ByHistory(by_items, histories, fallback), by_items
 
 
+_CSR_PARTS = ("values", "columns", "starts")
+
+
 def _csr_arrays(name: str, matrix: Any) -> dict[str, npt.NDArray[Any]]:
     return {
         f"{name}.starts": matrix.indptr.astype(np.int64),
@@ -175,7 +178,10 @@ def _csr_arrays(name: str, matrix: Any) -> dict[str, npt.NDArray[Any]]:
 
 
 def _csr(tensors: Mapping[str, npt.NDArray[Any]], name: str, shape: tuple[int, int]) -> Any:
-    parts = tuple(tensors[f"{name}.{part}"] for part in ("values", "columns", "starts"))
-    matrix = sparse.csr_matrix(parts, shape=shape)
+    values, columns, starts = (tensors[f"{name}.{part}"] for part in _CSR_PARTS)
+    # scipy drops what the starts do not reach, and looks no further where they end below 1.
+    if starts.ndim != 1 or starts[-1] != len(columns) or (np.diff(starts) < 0).any():
+        raise ValueError(f"{name}.starts do not fit {len(columns)} columns")
+    matrix = sparse.csr_matrix((values, columns, starts), shape=shape)
     matrix.check_format(full_check=True)
     return matrix

@@ -1,0 +1,226 @@
+"""Value and gradients of the LLPAUC objective without autograd: float32 scores on a CPU.
+
+`llpauc.losses.partial_auc` holds the equation and decides when this is used. The algebra: with
+f = sigmoid(score) both losses are parabolas with the same leading term,
+
+    l+(f) = (f + h+)^2 + c+,  h+ = -(a + 1 + gamma),  c+ = a^2 - h+^2
+    l-(f) = (f + h-)^2 + c-,  h- = 1 + gamma - b,     c- = b^2 - h-^2
+
+so one pass over a side yields its gradient, and four sums of it all the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from llpauc.errors import InputError
+from llpauc.losses.interface import refuse_broken
+from llpauc.losses.kernels import parabola_pass
+
+Number = TypeVar("Number", float, Tensor)
+
+
+class Variables(NamedTuple, Generic[Number]):
+    """The five variables of the minimax problem, or the gradient with respect to them.
+
+    | paper | here | meaning at the saddle | domain |
+    |---|---|---|---|
+    | a | `pos_center` | mean f of the selected positives | [0, 1] |
+    | b | `neg_center` | mean f of the selected negatives | [0, 1] |
+    | gamma | `gap` | b - a | [max(-a, b - 1), 1] |
+    | s+ | `pos_threshold` | -l+ of the last positive selected | [-1, 4] |
+    | s- | `neg_threshold` | l- of the last negative selected | [0, 5] |
+    """
+
+    pos_center: Number
+    neg_center: Number
+    gap: Number
+    pos_threshold: Number
+    neg_threshold: Number
+
+
+class ValueAndGrads(NamedTuple):
+    """The objective and its derivatives: scores' as tensors, the variables' as numbers."""
+
+    value: float
+    d_pos: Tensor
+    d_neg: Tensor
+    d_variables: Variables[float]
+
+
+class Settings(NamedTuple):
+    """What is fixed for the life of the loss: alpha, beta, kappa and w of the paper."""
+
+    alpha: float
+    beta: float
+    sharpness: float
+    gap_penalty: float
+
+
+class _Side(NamedTuple):
+    """What one side adds to F; the mean weight and the mean weighted f, divided by the share."""
+
+    term: float
+    weight: float
+    weighted_f: float
+    d_threshold: float
+    broken: int
+
+
+def _side(
+    scores: Tensor,
+    mask: Tensor | None,
+    gradient: Tensor,
+    n: int,
+    *,
+    sign: float,
+    share: float,
+    center: float,
+    shift: float,
+    threshold: float,
+    sharpness: float,
+) -> _Side:
+    """sign +1: threshold + mean r(l - threshold) / share; sign -1: the same of -l, negated."""
+    constant = center * center - shift * shift
+    select = share < 1.0
+    total, weight, weighted_f, broken = parabola_pass(
+        scores.numpy(),
+        None if mask is None else mask.numpy(),
+        gradient.numpy(),
+        shift=shift,
+        weight=2.0 / (share * n),
+        curve=sign * sharpness,
+        offset=sharpness * (sign * constant - threshold),
+        select=select,
+    )
+    scale = 1.0 / (share * n)
+    weight, weighted_f = weight * scale, weighted_f * scale
+    if select:
+        term = sign * (threshold + total * scale / sharpness)
+        return _Side(term, weight, weighted_f, sign * (1.0 - weight), int(broken))
+    return _Side(total * scale + constant, weight, weighted_f, 0.0, int(broken))
+
+
+def fused_value_and_grads(
+    pos: Tensor,
+    neg: Tensor,
+    variables: Variables[float],
+    settings: Settings,
+    neg_mask: Tensor | None = None,
+) -> ValueAndGrads:
+    """`llpauc_objective` and its gradient in one pass over the scores.
+
+    Args:
+        pos: (B,) float32 on a CPU, without a graph.
+        neg: (B, N) likewise.
+        variables: the five, as numbers.
+        settings: alpha, beta, sharpness (finite), gap_penalty.
+        neg_mask: bool (B, N), True where a pair counts, or None.
+    """
+    a, b, gap, pos_threshold, neg_threshold = variables
+    rows, n_neg = None, neg.numel()
+    if neg_mask is not None:
+        neg_mask = neg_mask.contiguous()
+        n_neg = int(neg_mask.sum())
+        if n_neg == 0:
+            none = Variables(0.0, 0.0, 0.0, 0.0, 0.0)
+            return ValueAndGrads(0.0, torch.zeros_like(pos), torch.zeros_like(neg), none)
+        rows = neg_mask.any(1)
+        rows = None if bool(rows.all()) else rows
+    kept = pos.contiguous() if rows is None else pos[rows]
+    neg = neg.contiguous()
+    d_kept, d_neg = torch.empty_like(kept), torch.empty_like(neg)
+    plus = _side(
+        kept,
+        None,
+        d_kept,
+        len(kept),
+        sign=-1.0,
+        share=settings.alpha,
+        center=a,
+        shift=-(a + 1.0 + gap),
+        threshold=pos_threshold,
+        sharpness=settings.sharpness,
+    )
+    minus = _side(
+        neg.view(-1),
+        None if neg_mask is None else neg_mask.view(-1),
+        d_neg.view(-1),
+        n_neg,
+        sign=1.0,
+        share=settings.beta,
+        center=b,
+        shift=1.0 + gap - b,
+        threshold=neg_threshold,
+        sharpness=settings.sharpness,
+    )
+    refuse_broken(plus.broken, minus.broken)
+    stretch = 1.0 + settings.gap_penalty
+    if rows is None:
+        d_pos = d_kept
+    else:
+        d_pos = torch.zeros_like(pos)
+        d_pos[rows] = d_kept
+    return ValueAndGrads(
+        plus.term + minus.term - stretch * gap * gap,
+        d_pos,
+        d_neg,
+        Variables(
+            2.0 * (a * plus.weight - plus.weighted_f),
+            2.0 * (b * minus.weight - minus.weighted_f),
+            2.0 * (minus.weighted_f - plus.weighted_f - stretch * gap),
+            plus.d_threshold,
+            minus.d_threshold,
+        ),
+    )
+
+
+class _FusedObjective(torch.autograd.Function):
+    """`fused_value_and_grads` under autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        pos: Tensor,
+        neg: Tensor,
+        mask: Tensor | None,
+        settings: Settings,
+        *variables: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(pos, neg)
+        numbers = Variables(*(variable.item() for variable in variables))
+        ctx.rest = numbers, settings, mask
+        ctx.kind = {"dtype": variables[0].dtype, "device": variables[0].device}
+        ctx.result = fused_value_and_grads(pos.detach(), neg.detach(), numbers, settings, mask)
+        return torch.full((), ctx.result.value, dtype=pos.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True: the kernel has no second derivative
+            raise InputError("float32 scores on a CPU have first derivatives only; use .double()")
+        result: ValueAndGrads = ctx.result
+        if result is None:  # a second pass over a retained graph: the first took the arrays along
+            pos, neg = ctx.saved_tensors
+            result = fused_value_and_grads(pos.detach(), neg.detach(), *ctx.rest)
+        ctx.result = None
+        scale = grad.item()
+        if scale != 1.0:
+            result.d_pos.mul_(scale)
+            result.d_neg.mul_(scale)
+        d_variables = (torch.full((), scale * d, **ctx.kind) for d in result.d_variables)
+        return (result.d_pos, result.d_neg, None, None, *d_variables)
+
+
+def fused_objective(
+    pos: Tensor,
+    neg: Tensor,
+    neg_mask: Tensor | None,
+    settings: Settings,
+    variables: Variables[Tensor],
+) -> Tensor:
+    """`fused_value_and_grads` as a differentiable scalar."""
+    value: Tensor = _FusedObjective.apply(pos, neg, neg_mask, settings, *variables)  # type: ignore[no-untyped-call]
+    return value

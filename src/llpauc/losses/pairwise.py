@@ -1,0 +1,134 @@
+"""Losses of the difference between a positive and each of its negatives: BPR, DNS, Softmax_v.
+
+Symbols: s_i (`pos`) the positive's score, s_j (`neg`) its negatives', mean and sum over the j that
+count. Every function takes rows that each have a pair that counts, and returns the mean over rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from llpauc.errors import InputError, check_at_least
+from llpauc.losses.interface import (
+    Context,
+    Loss,
+    check_above_zero,
+    lowest_where_masked,
+    row_mean,
+    row_sum,
+)
+
+
+def bpr_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Bayesian personalised ranking: a smooth count of the pairs in the wrong order.
+
+        mean_j softplus(s_j - s_i)
+
+    Shapes: pos (B,), neg and mask (B, N); a scalar comes back.
+
+    Reference: Rendle et al., BPR, UAI 2009.
+
+    >>> bpr_loss(torch.tensor([1.0]), torch.tensor([[1.0, 1.0]]))  # log 2
+    tensor(0.6931)
+    """
+    pairs = softplus(neg - pos[:, None])
+    return pairs.mean() if mask is None else row_mean(pairs, mask).mean()
+
+
+def dns_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, hardest: int) -> Tensor:
+    """Dynamic negative sampling DNS(M, N): BPR on the M best-scored of the N given negatives.
+
+        mean over the M largest s_j of softplus(s_j - s_i)
+
+    A row with fewer than M that count takes those it has.
+
+    Args:
+        hardest: M, from 1 to N.
+
+    Reference: Shi et al., On the theories behind hard negative sampling, WWW 2023.
+
+    >>> dns_loss(torch.tensor([1.0]), torch.tensor([[1.0, -9.0]]), hardest=1)
+    tensor(0.6931)
+    """
+    top = lowest_where_masked(neg.detach(), mask).topk(hardest, dim=1).indices
+    counted = None if mask is None else mask.gather(1, top)
+    return bpr_loss(pos, neg.gather(1, top), counted)
+
+
+def softmax_v_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, rho: float) -> Tensor:
+    """Softmax_v(rho, N): BPR in which the worst pairs weigh most, as far as rho lets them.
+
+        Z_j = softplus(s_j - s_i)      tau = sqrt(Var_j(Z) / (2 rho))
+        sum_j softmax(Z / tau)_j Z_j
+
+    The weights and tau are constants to the gradient. Var is the mean squared deviation; where it
+    is 0 all weights are equal.
+
+    Args:
+        rho: above 0; the larger, the more the worst pairs weigh.
+
+    Reference: Shi et al., On the theories behind hard negative sampling, WWW 2023.
+
+    >>> softmax_v_loss(torch.tensor([1.0]), torch.tensor([[1.0, 1.0]]), rho=1.0)
+    tensor(0.6931)
+    """
+    pairs = softplus(neg - pos[:, None])
+    with torch.no_grad():
+        centered = pairs - row_mean(pairs, mask)[:, None]
+        spread = (row_mean(centered.square(), mask) / (2.0 * rho)).sqrt()
+        floor = torch.finfo(pairs.dtype).tiny ** 0.5
+        weights = lowest_where_masked(centered / spread.clamp(min=floor)[:, None], mask).softmax(1)
+    return row_sum(weights * pairs, mask).mean()
+
+
+class BPRLoss(Loss):
+    """`bpr_loss` as a module.
+
+    >>> BPRLoss()(torch.tensor([1.0]), torch.tensor([[1.0, 1.0]]))
+    tensor(0.6931)
+    """
+
+    meaning = "BPR: log 2 = 0.69 where all scores are equal, towards 0 as positives win"
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        return bpr_loss(pos, neg, mask)
+
+
+class DNSLoss(Loss):
+    """`dns_loss` as a module.
+
+    Args:
+        hardest: how many of the given negatives, the best-scored, enter; at least 1.
+    """
+
+    meaning = "BPR against the hardest negatives only: 0.69 where all scores are equal"
+
+    def __init__(self, hardest: int = 5) -> None:
+        super().__init__()
+        self.hardest = check_at_least("hardest", hardest, 1)
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        if self.hardest > neg.shape[1]:
+            raise InputError(
+                f"hardest must be at most the {neg.shape[1]} negatives given, got {self.hardest}"
+            )
+        return dns_loss(pos, neg, mask, hardest=self.hardest)
+
+
+class SoftmaxVLoss(Loss):
+    """`softmax_v_loss` as a module.
+
+    Args:
+        rho: above 0; the larger, the more the worst pairs weigh.
+    """
+
+    meaning = "BPR with most weight on the pairs in the worst order: at least the BPR value"
+
+    def __init__(self, rho: float = 1.0) -> None:
+        super().__init__()
+        self.rho = check_above_zero("rho", rho)
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        return softmax_v_loss(pos, neg, mask, rho=self.rho)

@@ -1,0 +1,365 @@
+"""LLPAUC, and its special cases OPAUC and AUC, as losses.
+
+    F = -s+ - (1/alpha) mean_i r(-l+(f_i) - s+)
+        + s- + (1/beta) mean_j r(l-(f_j) - s-)  -  (1 + w) gamma^2
+    l+(f) = (f - a)^2 - 2 (1 + gamma) f        l-(f) = (f - b)^2 + 2 (1 + gamma) f
+
+minimised over the scores, a, b and s-, maximised over gamma and s+.
+
+| paper | here | meaning |
+|---|---|---|
+| f | sigmoid(score) | |
+| alpha, beta | `alpha`, `beta` | shares of the best positives and negatives, in (0, 1] |
+| r, kappa | `sharpness` | r(x) = softplus(kappa x) / kappa, max(0, x) for kappa = inf |
+| w | `gap_penalty` | extra concavity in gamma, which ends at (b - a) / (1 + w) |
+| a, b, gamma, s+, s- | `Variables` | see there |
+
+**Departs from the paper.** Lemma 1 and Eq. 12 to 14 lose a factor: the proof divides the sums over
+the selected items by n, not by their number, while it treats a and b as means. Each side must be
+divided by its own share, as above; only then is the saddle value what it should be, the mean over
+the selected pairs of (1 - f_i + f_j)^2, minus 1. At alpha = 1 (beta = 1) nothing is selected on
+that side: the term is the plain mean of l+ (l-). That is the limit of max(0, .), whereas softplus
+with s+ in [-1, 4] would keep a bias, and OPAUC would not be LLPAUC(1, beta). The five variables are
+shared by all users and estimated over the batch, as in the paper's code; its theory is per user.
+
+Reference: Shi et al., Lower-left partial AUC, WWW 2024, Eq. 14 and Algorithm 1; for OPAUC Shao et
+al., Asymptotically unbiased instance-wise regularized partial AUC optimization, NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu, softplus
+
+from llpauc.errors import InputError, check_share, choose
+from llpauc.losses.exact import counted, exact_saddle, hard_llpauc, selected_count
+from llpauc.losses.fused import (
+    Settings,
+    ValueAndGrads,
+    Variables,
+    fused_objective,
+    fused_value_and_grads,
+)
+from llpauc.losses.interface import (
+    Context,
+    Loss,
+    Prepared,
+    as_computed,
+    check_not_below_zero,
+    check_shapes,
+    leave_out,
+)
+
+Solver = Literal["sgda", "exact"]
+
+START = Variables(pos_center=1.0, neg_center=0.0, gap=0.0, pos_threshold=0.5, neg_threshold=0.5)
+_SOLVERS: Mapping[str, str] = {
+    "sgda": "five learnt variables: gradient descent and ascent",
+    "exact": "thresholds by top-k selection on the batch, the rest in closed form",
+}
+
+
+def _hinge(x: Tensor, sharpness: float) -> Tensor:
+    return relu(x) if math.isinf(sharpness) else softplus(x, beta=sharpness)
+
+
+def llpauc_objective(
+    pos: Tensor,
+    neg: Tensor,
+    variables: Variables[Tensor],
+    settings: Settings,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """F of the top of this file, in plain torch: any device, any float, any order of derivative.
+
+    Args:
+        pos: (B,) scores of the positives.
+        neg: (B, N) scores of the negatives.
+        variables: the five.
+        settings: alpha and beta in (0, 1], sharpness above 0 (inf for max(0, .)), gap_penalty.
+        mask: bool (B, N), True where a pair counts. The mean is over all pairs of the batch that
+            count; every row must have one.
+
+    Reference: Eq. 14 with the factors 1/alpha and 1/beta.
+
+    >>> start = Variables(*(torch.tensor(v) for v in START))
+    >>> pos, neg = torch.zeros(2), torch.zeros(2, 3)
+    >>> llpauc_objective(pos, neg, start, Settings(1.0, 1.0, 5.0, 0.0))  # .25 - 1 + .25 + 1
+    tensor(0.5000)
+    """
+    a, b, gap, pos_threshold, neg_threshold = variables
+    f_pos, f_neg = pos.sigmoid(), counted(neg, mask).sigmoid()
+    pos_loss = (f_pos - a).square() - 2.0 * (1.0 + gap) * f_pos
+    neg_loss = (f_neg - b).square() + 2.0 * (1.0 + gap) * f_neg
+    if settings.alpha < 1.0:
+        excess = _hinge(-pos_loss - pos_threshold, settings.sharpness).mean()
+        pos_term = -pos_threshold - excess / settings.alpha
+    else:
+        pos_term = pos_loss.mean()
+    if settings.beta < 1.0:
+        excess = _hinge(neg_loss - neg_threshold, settings.sharpness).mean()
+        neg_term = neg_threshold + excess / settings.beta
+    else:
+        neg_term = neg_loss.mean()
+    return pos_term + neg_term - (1.0 + settings.gap_penalty) * gap.square()
+
+
+def _fits_kernel(pos: Tensor, settings: Settings) -> bool:
+    return pos.is_cpu and pos.dtype == torch.float32 and not math.isinf(settings.sharpness)
+
+
+def llpauc_value_and_grads(
+    pos: Tensor,
+    neg: Tensor,
+    variables: Variables[float],
+    settings: Settings,
+    neg_mask: Tensor | None = None,
+) -> ValueAndGrads:
+    """F and all its first derivatives, without a graph: for an engine that drives its own updates.
+
+    float32 on a CPU takes one pass over the scores; anything else goes through autograd.
+
+    Args:
+        pos: (B,) scores.
+        neg: (B, N) scores.
+        variables: the five, as numbers.
+        settings: alpha, beta, sharpness, gap_penalty.
+        neg_mask: bool (B, N), True where a pair counts; a row without one contributes nothing.
+
+    >>> grads = llpauc_value_and_grads(
+    ...     torch.zeros(2), torch.zeros(2, 3), START, Settings(1.0, 1.0, 5.0, 0.0)
+    ... )
+    >>> grads.value, grads.d_variables.gap  # the gap wants to go to b - a = -1/2 + 1/2
+    (0.5, 0.0)
+    """
+    check_shapes(pos, neg, neg_mask)
+    pos, neg = as_computed(pos.detach(), neg.detach())
+    if _fits_kernel(pos, settings):
+        return fused_value_and_grads(pos, neg, variables, settings, neg_mask)
+    with torch.enable_grad():
+        leaves = [pos.clone().requires_grad_(), neg.clone().requires_grad_()]
+        leaves += [torch.tensor(v, dtype=pos.dtype, device=pos.device) for v in variables]
+        for leaf in leaves[2:]:
+            leaf.requires_grad_()
+        kept_pos, kept_neg, mask = leaves[0], leaves[1], neg_mask
+        if neg_mask is not None:
+            kept_pos, kept_neg, mask, _ = leave_out(kept_pos, kept_neg, neg_mask, Context())
+        if len(kept_pos) == 0:
+            value = kept_pos.sum() + kept_neg.sum()
+        else:
+            value = llpauc_objective(kept_pos, kept_neg, Variables(*leaves[2:]), settings, mask)
+        grads = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+    d_variables = Variables(*(grad.item() for grad in grads[2:]))
+    return ValueAndGrads(value.item(), grads[0], grads[1], d_variables)
+
+
+class LLPAUCLoss(Loss):
+    """Lower-left partial AUC: the best alpha of the positives against the best beta of the
+    negatives. The equation, its symbols and where it departs from the paper: `partial_auc`.
+
+    With `solver="sgda"` it is a minimax loss. Its value is negative for a good model, and moves
+    both ways while it learns; `diagnose` says what it stands for. Two of its variables must be
+    maximised, and all of them projected after the step: `minimax_optimizer` sees to both.
+    With `solver="exact"` the saddle is solved on each batch, and there is nothing to learn.
+
+    Args:
+        alpha: share of positives, in (0, 1].
+        beta: share of negatives, in (0, 1].
+        sharpness: kappa, above 0: how close softplus is to max(0, .); unused by "exact".
+        gap_penalty: w, at least 0.
+        solver: "sgda" or "exact".
+
+    Shapes: pos_scores (B,), neg_scores and neg_mask (B, N); a scalar comes back. Scores in float32
+    on a CPU go through a one-pass kernel, which has first derivatives only; anything else through
+    plain autograd.
+
+    Reference: Shi et al., WWW 2024, Eq. 14 and Algorithm 1.
+
+    >>> loss = LLPAUCLoss(alpha=0.7, beta=0.1)
+    >>> loss(torch.zeros(4), torch.zeros(4, 8))
+    tensor(7.1174, grad_fn=<_FusedObjectiveBackward>)
+    """
+
+    meaning = (
+        "the minimax value: at the saddle the mean over selected pairs of (1 - f_i + f_j)^2, "
+        "minus 1, so 0 where all scores are equal and -1 at best; it may move both ways"
+    )
+    variable_names: ClassVar[tuple[str, ...]] = Variables._fields
+    pos_center: nn.Parameter
+    neg_center: nn.Parameter
+    gap: nn.Parameter
+    pos_threshold: nn.Parameter
+    neg_threshold: nn.Parameter
+
+    def __init__(
+        self,
+        alpha: float,
+        beta: float,
+        *,
+        sharpness: float = 5.0,
+        gap_penalty: float = 0.0,
+        solver: Solver = "sgda",
+    ) -> None:
+        super().__init__()
+        if not sharpness > 0.0:
+            raise InputError(f"sharpness must be above 0, got {sharpness!r}")
+        choose(_SOLVERS, solver, "solver")
+        self.solver = solver
+        self.settings = Settings(
+            check_share("alpha", alpha),
+            check_share("beta", beta),
+            float(sharpness),
+            check_not_below_zero("gap_penalty", gap_penalty),
+        )
+        if solver == "sgda":
+            for name, value in zip(self.variable_names, START, strict=True):
+                self.register_parameter(name, nn.Parameter(torch.tensor(value)))
+
+    @property
+    def variables(self) -> Variables[Tensor]:
+        """The five parameters; an error for `solver="exact"`, which has none."""
+        if self.solver == "exact":
+            raise InputError("solver='exact' solves its variables on each batch; see diagnose()")
+        own = cast("dict[str, nn.Parameter]", self._parameters)  # the hot path: no lookup by name
+        return Variables(*own.values())
+
+    def ascent_parameters(self) -> list[nn.Parameter]:
+        return self._named("gap", "pos_threshold")
+
+    def descent_parameters(self) -> list[nn.Parameter]:
+        return self._named("pos_center", "neg_center", "neg_threshold")
+
+    def fast_parameters(self) -> list[nn.Parameter]:
+        return self._named("gap", "pos_threshold", "neg_threshold")
+
+    def _named(self, *names: str) -> list[nn.Parameter]:
+        return [] if self.solver == "exact" else [getattr(self, name) for name in names]
+
+    @torch.no_grad()
+    def project_(self) -> None:
+        """Clip the variables to their domains, as line 9 of Algorithm 1: after the step, never in
+        the forward pass, where it would kill the gradient of one that has left its domain."""
+        if self.solver == "exact":
+            return
+        a, b, gap, pos_threshold, neg_threshold = self.variables
+        a.clamp_(0.0, 1.0)
+        b.clamp_(0.0, 1.0)
+        gap.clamp_(max=1.0).clamp_(min=torch.maximum(-a, b - 1.0))
+        pos_threshold.clamp_(-1.0, 4.0)
+        neg_threshold.clamp_(0.0, 5.0)
+
+    def forward(
+        self,
+        pos_scores: Tensor,
+        neg_scores: Tensor,
+        neg_mask: Tensor | None = None,
+        *,
+        context: Context | None = None,
+    ) -> Tensor:
+        if self.solver == "exact":
+            return super().forward(pos_scores, neg_scores, neg_mask, context=context)
+        check_shapes(pos_scores, neg_scores, neg_mask)
+        pos, neg = as_computed(pos_scores, neg_scores)
+        value: Tensor
+        if _fits_kernel(pos, self.settings):
+            value = fused_objective(pos, neg, neg_mask, self.settings, self.variables)
+        else:
+            value = super().forward(pos, neg, neg_mask, context=context)
+        if not math.isfinite(value.item()):  # the scores are known to be finite by now
+            figures = {name: getattr(self, name).item() for name in self.variable_names}
+            raise InputError(f"the loss is {value.item()}: look at its variables, {figures}")
+        return value
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        if self.solver == "sgda":
+            return llpauc_objective(pos, neg, self.variables, self.settings, mask)
+        alpha, beta, _, gap_penalty = self.settings
+        return exact_saddle(pos, neg, mask, alpha=alpha, beta=beta, gap_penalty=gap_penalty).value
+
+    def value_and_grads(
+        self, pos_scores: Tensor, neg_scores: Tensor, neg_mask: Tensor | None = None
+    ) -> ValueAndGrads:
+        """`llpauc_value_and_grads` at the variables as they are; solver "sgda" only."""
+        numbers = Variables(*(variable.item() for variable in self.variables))
+        return llpauc_value_and_grads(pos_scores, neg_scores, numbers, self.settings, neg_mask)
+
+    def figures(self, batch: Prepared) -> dict[str, float]:
+        """The hard LLPAUC of the batch, the shares it selects, its saddle value, the variables.
+
+        `pos_share` and `neg_share` are mean weights, near alpha and beta once the thresholds have
+        settled; `..._share_above` count what lies above a threshold, less where kappa is small.
+        """
+        alpha, beta, sharpness, gap_penalty = self.settings
+        pos, neg, mask, _ = batch
+        saddle = exact_saddle(pos, neg, mask, alpha=alpha, beta=beta, gap_penalty=gap_penalty)
+        normalised, raw = hard_llpauc(pos, neg, mask, alpha=alpha, beta=beta)
+        negatives = counted(neg, mask)
+        shares = {
+            "pos_share": selected_count(alpha, len(pos)) / len(pos),
+            "neg_share": selected_count(beta, len(negatives)) / len(negatives),
+        }
+        variables = saddle.variables
+        if self.solver == "sgda":
+            variables = self.variables
+            a, b, gap, pos_threshold, neg_threshold = variables
+            f_pos, f_neg = pos.sigmoid(), negatives.sigmoid()
+            excesses = {
+                "pos": 2.0 * (1.0 + gap) * f_pos - (f_pos - a).square() - pos_threshold,
+                "neg": 2.0 * (1.0 + gap) * f_neg + (f_neg - b).square() - neg_threshold,
+            }
+            for (side, excess), share in zip(excesses.items(), (alpha, beta), strict=True):
+                soft = (excess * sharpness).nan_to_num(nan=0.0).sigmoid()  # 0 inf is nan
+                shares[f"{side}_share"] = soft.mean().item() if share < 1.0 else 1.0
+                above = (excess > 0.0).double().mean().item()
+                shares[f"{side}_share_above"] = above if share < 1.0 else 1.0
+        return {
+            **super().figures(batch),
+            "hard_llpauc": normalised,
+            "hard_llpauc_raw": raw,
+            **shares,
+            "saddle_value": saddle.value.item(),
+            **{name: value.item() for name, value in variables._asdict().items()},
+        }
+
+    def extra_repr(self) -> str:
+        words = ", ".join(f"{name}={value:g}" for name, value in self.settings._asdict().items())
+        return f"{words}, solver={self.solver!r}"
+
+
+class OPAUCLoss(LLPAUCLoss):
+    """One-way partial AUC (PAUCI): all positives against the best beta of the negatives.
+    LLPAUCLoss(1, beta) by definition.
+
+    Args:
+        beta: share of negatives, in (0, 1].
+        sharpness, gap_penalty, solver: as in `LLPAUCLoss`.
+
+    Reference: Shao et al., NeurIPS 2022. gamma^2 enters with a minus sign, as above.
+    """
+
+    def __init__(
+        self,
+        beta: float,
+        *,
+        sharpness: float = 5.0,
+        gap_penalty: float = 0.0,
+        solver: Solver = "sgda",
+    ) -> None:
+        super().__init__(1.0, beta, sharpness=sharpness, gap_penalty=gap_penalty, solver=solver)
+
+
+class AUCLoss(LLPAUCLoss):
+    """AUC with the square loss: all positives against all negatives. LLPAUCLoss(1, 1) by
+    definition; nothing is selected, so there is no sharpness.
+
+    Args:
+        gap_penalty, solver: as in `LLPAUCLoss`.
+    """
+
+    def __init__(self, *, gap_penalty: float = 0.0, solver: Solver = "sgda") -> None:
+        super().__init__(1.0, 1.0, gap_penalty=gap_penalty, solver=solver)

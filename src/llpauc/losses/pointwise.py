@@ -1,0 +1,189 @@
+"""Losses of single scores: BCE, TCE and RCE on logits, CCL on cosines.
+
+Symbols: s_i (`pos`) the positive's score, s_j (`neg`) its negatives', f = sigmoid(s), c a cosine,
+n the number of negatives of the row that count. The batch is worth the mean over its rows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, relu, softplus
+
+from llpauc.errors import InputError, check_at_least
+from llpauc.losses.interface import (
+    Context,
+    Loss,
+    check_not_below_zero,
+    row_mean,
+    row_sum,
+)
+
+
+def _counts(neg: Tensor, mask: Tensor | None) -> Tensor | int:
+    return neg.shape[1] if mask is None else mask.sum(1)
+
+
+def bce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Binary cross-entropy over the positive and its negatives.
+
+        (softplus(-s_i) + sum_j softplus(s_j)) / (1 + n)
+
+    Shapes: pos (B,), neg and mask (B, N); a scalar comes back.
+
+    Reference: He et al., Neural collaborative filtering, WWW 2017.
+
+    >>> bce_loss(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]))  # log 2
+    tensor(0.6931)
+    """
+    total = softplus(-pos) + row_sum(softplus(neg), mask)
+    return (total / (1 + _counts(neg, mask))).mean()
+
+
+def tce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, dropped: float) -> Tensor:
+    """Truncated cross-entropy: BCE without the positives that fit worst, taken to be noise.
+
+        (kept_i softplus(-s_i) + sum_j softplus(s_j)) / (kept_i + n)
+
+    kept_i is 0 for the floor(dropped B) positives of the largest loss, and 1 for the others.
+
+    Args:
+        dropped: share of the batch's positives, in [0, 1].
+
+    Reference: Wang et al., Denoising implicit feedback, WSDM 2021. **Departs from the paper**,
+    which drops a share of all samples, of which only positives can be hit; this is a share of the
+    positives, which does not change its meaning with the number of negatives.
+
+    >>> tce_loss(torch.tensor([0.0, -9.0]), torch.tensor([[0.0], [0.0]]), dropped=0.5)
+    tensor(0.6931)
+    """
+    n_dropped = math.floor(dropped * len(pos) + 1e-9)  # 0.29 * 100 is 28.999999999999996
+    kept = torch.ones_like(pos)
+    kept[torch.argsort(pos.detach(), stable=True)[:n_dropped]] = 0.0
+    total = kept * softplus(-pos) + row_sum(softplus(neg), mask)
+    return (total / (kept + _counts(neg, mask))).mean()
+
+
+def rce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, power: float) -> Tensor:
+    """Reweighted cross-entropy: BCE in which samples that fit badly weigh less.
+
+        (f_i^p softplus(-s_i) + sum_j (1 - f_j)^p softplus(s_j)) / (1 + n)
+
+    The weights are constants to the gradient.
+
+    Args:
+        power: p, at least 0; 0 is BCE.
+
+    Reference: Wang et al., Denoising implicit feedback, WSDM 2021.
+
+    >>> rce_loss(torch.tensor([0.0]), torch.tensor([[0.0]]), power=1.0)  # log 2 / 2
+    tensor(0.3466)
+    """
+    pos_weight = (power * logsigmoid(pos.detach())).exp()
+    neg_weight = (power * logsigmoid(-neg.detach())).exp()
+    total = pos_weight * softplus(-pos) + row_sum(neg_weight * softplus(neg), mask)
+    return (total / (1 + _counts(neg, mask))).mean()
+
+
+def ccl_loss(
+    pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, margin: float, neg_weight: float
+) -> Tensor:
+    """Cosine contrastive loss: positives towards 1, negatives below a margin.
+
+        max(0, 1 - c_i) + w mean_j max(0, c_j - margin)
+
+    Args:
+        margin: in [-1, 1].
+        neg_weight: w, at least 0.
+
+    Reference: Mao et al., SimpleX, CIKM 2021, where it is trained and ranked by cosine.
+
+    >>> ccl_loss(torch.tensor([0.5]), torch.tensor([[0.9, 0.0]]), margin=0.5, neg_weight=1.0)
+    tensor(0.7000)
+    """
+    return (relu(1.0 - pos) + neg_weight * row_mean(relu(neg - margin), mask)).mean()
+
+
+class BCELoss(Loss):
+    """`bce_loss` as a module.
+
+    >>> BCELoss()(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]))
+    tensor(0.6931)
+    """
+
+    meaning = "cross-entropy of yes or no: log 2 = 0.69 where the model knows nothing"
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        return bce_loss(pos, neg, mask)
+
+
+class TCELoss(Loss):
+    """`tce_loss` whose dropped share grows linearly from 0 at step 0 to `max_dropped`.
+
+    Args:
+        max_dropped: share of positives left out in the end, in [0, 1).
+        ramp_steps: steps until then, at least 1.
+    """
+
+    needs = frozenset({"step"})
+    meaning = "cross-entropy without the worst-fitting positives"
+
+    def __init__(self, max_dropped: float = 0.1, ramp_steps: int = 10_000) -> None:
+        super().__init__()
+        if not 0.0 <= max_dropped < 1.0:
+            raise InputError(f"max_dropped must be in [0, 1), got {max_dropped!r}")
+        self.max_dropped = float(max_dropped)
+        self.ramp_steps = check_at_least("ramp_steps", ramp_steps, 1)
+
+    def dropped(self, step: int) -> float:
+        """The share left out at a step.
+
+        >>> TCELoss(max_dropped=0.2, ramp_steps=100).dropped(50)
+        0.1
+        """
+        return self.max_dropped * min(check_at_least("context.step", step, 0) / self.ramp_steps, 1)
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        assert context.step is not None  # `prepare` has seen to it
+        return tce_loss(pos, neg, mask, dropped=self.dropped(context.step))
+
+
+class RCELoss(Loss):
+    """`rce_loss` as a module.
+
+    Args:
+        power: at least 0; the larger, the less a badly fitting sample weighs.
+    """
+
+    meaning = "cross-entropy with little weight on what fits badly; not comparable across powers"
+
+    def __init__(self, power: float = 0.2) -> None:
+        super().__init__()
+        self.power = check_not_below_zero("power", power)
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        return rce_loss(pos, neg, mask, power=self.power)
+
+
+class CCLLoss(Loss):
+    """`ccl_loss` as a module.
+
+    Args:
+        margin: in [-1, 1]; negatives below it are left in peace.
+        neg_weight: at least 0.
+    """
+
+    score = "cosine"
+    meaning = "distance of positives from cosine 1, plus that of negatives above the margin"
+
+    def __init__(self, margin: float = 0.4, neg_weight: float = 1.0) -> None:
+        super().__init__()
+        if not -1.0 <= margin <= 1.0:
+            raise InputError(f"margin must be in [-1, 1], got {margin!r}")
+        self.margin = float(margin)
+        self.neg_weight = check_not_below_zero("neg_weight", neg_weight)
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        return ccl_loss(pos, neg, mask, margin=self.margin, neg_weight=self.neg_weight)

@@ -1,0 +1,341 @@
+"""Losses that set a positive against all its negatives at once: SCE on scores; SL, BSL, PSL and
+SL@K on cosines.
+
+Symbols: s_i, s_j scores and c_i, c_j cosines of the positive (`pos`) and its negatives (`neg`);
+sums over the j that count. The batch is worth the mean over its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from llpauc.errors import InputError, check_at_least, choose
+from llpauc.losses.interface import Context, Loss, check_above_zero, lowest_where_masked
+
+Surrogate = Literal["tanh", "atan", "relu"]
+
+# log(0) would have no gradient worth the name; only a positive and a negative at opposite ends of
+# the sphere come near this.
+_SMALLEST = 1e-4
+
+
+def sce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Softmax cross-entropy: minus the log-probability of the positive among its candidates.
+
+        log(1 + sum_j exp(s_j - s_i))
+
+    Shapes: pos (B,), neg and mask (B, N); a scalar comes back.
+
+    Reference: Covington et al., Deep neural networks for YouTube recommendations, RecSys 2016.
+
+    >>> sce_loss(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]))  # log 3
+    tensor(1.0986)
+    """
+    candidates = torch.cat([pos[:, None], lowest_where_masked(neg, mask)], dim=1)
+    return (candidates.logsumexp(1) - pos).mean()
+
+
+def _sl_rows(pos: Tensor, neg: Tensor, mask: Tensor | None, temperature: float) -> Tensor:
+    """(B,): log sum_j exp((c_j - c_i) / tau), row by row."""
+    return lowest_where_masked((neg - pos[:, None]) / temperature, mask).logsumexp(1)
+
+
+def sl_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, temperature: float) -> Tensor:
+    """Softmax loss on cosines: with a tuned temperature the strong modern baseline.
+
+        log sum_j exp((c_j - c_i) / tau)
+
+    The positive is not in the sum, so the value has no lower bound.
+
+    Args:
+        temperature: tau, above 0; about 0.05 to 0.3.
+
+    Reference: Wu et al., On the effectiveness of sampled softmax loss, TOIS 2024.
+
+    >>> sl_loss(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]), temperature=0.2)  # log 2
+    tensor(0.6931)
+    """
+    return _sl_rows(pos, neg, mask, temperature).mean()
+
+
+def bsl_loss(
+    pos: Tensor,
+    neg: Tensor,
+    mask: Tensor | None = None,
+    *,
+    pos_temperature: float,
+    neg_temperature: float,
+) -> Tensor:
+    """Bilateral softmax loss: SL with a temperature for each side.
+
+        -c_i / tau1 + (tau2 / tau1) log sum_j exp(c_j / tau2)
+
+    tau1 = tau2 is SL. With one positive a row tau1 is a factor of the whole loss, so an optimizer
+    that normalises the gradient, as Adam does, hardly sees it.
+
+    Args:
+        pos_temperature: tau1, above 0.
+        neg_temperature: tau2, above 0.
+
+    Reference: Wu et al., BSL, ICDE 2024.
+
+    >>> one = torch.tensor([0.0]), torch.tensor([[0.0, 0.0]])
+    >>> bsl_loss(*one, pos_temperature=0.2, neg_temperature=0.1)  # log 2 / 2
+    tensor(0.3466)
+    """
+    crowd = lowest_where_masked(neg / neg_temperature, mask).logsumexp(1)
+    return ((neg_temperature * crowd - pos) / pos_temperature).mean()
+
+
+def _log_tanh(d: Tensor) -> Tensor:
+    # tanh(d) + 1 = 2 sigmoid(2 d), whose logarithm stays exact where tanh(d) rounds to -1.
+    return math.log(2.0) + logsigmoid(2.0 * d)
+
+
+def _log_atan(d: Tensor) -> Tensor:
+    return (d.atan() + 1.0).clamp(min=_SMALLEST).log()
+
+
+def _log_relu(d: Tensor) -> Tensor:
+    return (d + 1.0).clamp(min=_SMALLEST).log()
+
+
+LOG_SURROGATES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "tanh": _log_tanh,
+    "atan": _log_atan,
+    "relu": _log_relu,
+}
+
+
+def psl_loss(
+    pos: Tensor,
+    neg: Tensor,
+    mask: Tensor | None = None,
+    *,
+    temperature: float,
+    surrogate: Surrogate = "tanh",
+    divisor: float = 2.0,
+) -> Tensor:
+    """Pairwise softmax loss: SL with a milder function than exp, so that outliers weigh less.
+
+        log sum_j g(d_j)^(1 / tau*)      d_j = (c_j - c_i) / divisor
+        g(d) = tanh(d) + 1, atan(d) + 1 or relu(d + 1)
+
+    Where g falls below 1e-4 it is held there, without a gradient.
+
+    Args:
+        temperature: tau*, above 0.
+        surrogate: g.
+        divisor: 2 keeps d within [-1, 1], which the paper assumes: atan(d) + 1 is negative below
+            d = -1.56.
+
+    Reference: Yang et al., PSL, NeurIPS 2024.
+
+    >>> psl_loss(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]), temperature=0.1)  # log 2
+    tensor(0.6931)
+    """
+    log_g = choose(LOG_SURROGATES, surrogate, "surrogate")
+    powers = log_g((neg - pos[:, None]) / divisor) / temperature
+    return lowest_where_masked(powers, mask).logsumexp(1).mean()
+
+
+def sl_at_k_loss(
+    pos: Tensor,
+    neg: Tensor,
+    mask: Tensor | None = None,
+    *,
+    quantiles: Tensor,
+    temperature: float,
+    weight_temperature: float,
+) -> Tensor:
+    """SL@K: softmax loss on the positives that have a place in the user's top K, or nearly.
+
+        sigmoid((c_i - q_u) / tau_w) * log sum_j exp((c_j - c_i) / tau)
+
+    The weight has a gradient too, as in the paper; q_u has none.
+
+    Args:
+        quantiles: (B,), q_u of each row's user: the score of the K-th best of all items.
+        temperature: tau, above 0.
+        weight_temperature: tau_w, above 0.
+
+    Reference: Yang et al., Breaking the top-K barrier, KDD 2025.
+
+    >>> one = torch.tensor([0.0]), torch.tensor([[0.0, 0.0]])
+    >>> sl_at_k_loss(*one, quantiles=torch.zeros(1), temperature=0.2, weight_temperature=1.0)
+    tensor(0.3466)
+    """
+    weight = ((pos - quantiles) / weight_temperature).sigmoid()
+    return (weight * _sl_rows(pos, neg, mask, temperature)).mean()
+
+
+@torch.no_grad()
+def top_k_quantiles(scores: Tensor, k: int) -> Tensor:
+    """(U,): each user's K-th best score, q_u; of a (U, I) chunk of scores over all items.
+
+    With fewer than K items it is the lowest score there is.
+
+    >>> top_k_quantiles(torch.tensor([[0.1, 0.9, 0.5]]), k=2)
+    tensor([0.5000])
+    """
+    k = check_at_least("k", k, 1)
+    if scores.dim() != 2 or scores.shape[1] == 0:
+        raise InputError(f"scores must be (users, items), got {tuple(scores.shape)}")
+    return scores.topk(min(k, scores.shape[1]), dim=1).values[:, -1]
+
+
+class SCELoss(Loss):
+    """`sce_loss` as a module.
+
+    >>> SCELoss()(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]))
+    tensor(1.0986)
+    """
+
+    meaning = "surprise at the positive among its candidates: log(1 + N) where all are equal"
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        return sce_loss(pos, neg, mask)
+
+
+class SLLoss(Loss):
+    """`sl_loss` as a module.
+
+    Args:
+        temperature: above 0; about 0.05 to 0.3.
+    """
+
+    score = "cosine"
+    meaning = "log of the negatives' weight against the positive's: log N where all are equal"
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        self.temperature = check_above_zero("temperature", temperature)
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        return sl_loss(pos, neg, mask, temperature=self.temperature)
+
+
+class BSLLoss(Loss):
+    """`bsl_loss` as a module.
+
+    Args:
+        pos_temperature: above 0; a factor of the whole loss.
+        neg_temperature: above 0; about 0.05 to 0.3.
+    """
+
+    score = "cosine"
+    meaning = "softmax loss in units of the positive temperature; may be negative"
+
+    def __init__(self, pos_temperature: float = 0.25, neg_temperature: float = 0.2) -> None:
+        super().__init__()
+        self.pos_temperature = check_above_zero("pos_temperature", pos_temperature)
+        self.neg_temperature = check_above_zero("neg_temperature", neg_temperature)
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        return bsl_loss(
+            pos,
+            neg,
+            mask,
+            pos_temperature=self.pos_temperature,
+            neg_temperature=self.neg_temperature,
+        )
+
+
+class PSLLoss(Loss):
+    """`psl_loss` as a module.
+
+    Args:
+        temperature: above 0; half of what suits SL, since the cosines are halved.
+        surrogate: "tanh", "atan" or "relu".
+        divisor: above 0; 2 keeps the differences within [-1, 1].
+    """
+
+    score = "cosine"
+    meaning = "softmax loss with less weight on outliers: log N where all are equal"
+
+    def __init__(
+        self, temperature: float = 0.1, surrogate: Surrogate = "tanh", divisor: float = 2.0
+    ) -> None:
+        super().__init__()
+        self.temperature = check_above_zero("temperature", temperature)
+        choose(LOG_SURROGATES, surrogate, "surrogate")
+        self.surrogate: Surrogate = surrogate
+        self.divisor = check_above_zero("divisor", divisor)
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        return psl_loss(
+            pos,
+            neg,
+            mask,
+            temperature=self.temperature,
+            surrogate=self.surrogate,
+            divisor=self.divisor,
+        )
+
+
+class SLAtKLoss(Loss):
+    """`sl_at_k_loss`, with every user's quantile in a buffer that the caller refreshes.
+
+    `set_quantiles(q)` before the first batch and every few epochs; the K of the loss is that of
+    `top_k_quantiles`. The buffer goes into `state_dict` with the size it has.
+
+    Args:
+        temperature: above 0.
+        weight_temperature: above 0; the smaller, the harder the cut at the top K.
+
+    >>> loss = SLAtKLoss()
+    >>> loss.set_quantiles(top_k_quantiles(torch.zeros(1, 5), k=2))
+    >>> loss(torch.zeros(1), torch.zeros(1, 2), context=Context(users=torch.tensor([0])))
+    tensor(0.3466)
+    """
+
+    score = "cosine"
+    needs = frozenset({"users"})
+    meaning = "softmax loss on the positives in or near their user's top K"
+    quantiles: Tensor
+
+    def __init__(self, temperature: float = 0.2, weight_temperature: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = check_above_zero("temperature", temperature)
+        self.weight_temperature = check_above_zero("weight_temperature", weight_temperature)
+        self.register_buffer("quantiles", torch.empty(0))
+
+    def set_quantiles(self, quantiles: Tensor) -> None:
+        """Every user's q_u, (n_users,), finite."""
+        if quantiles.dim() != 1 or not bool(quantiles.isfinite().all()):
+            raise InputError(
+                f"quantiles must be (n_users,) and finite, got {tuple(quantiles.shape)}"
+            )
+        self.quantiles = quantiles.detach().to(self.quantiles.device).clone()
+
+    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
+        assert context.users is not None  # `prepare` has seen to it
+        if len(self.quantiles) == 0:
+            raise InputError("SLAtKLoss has no quantiles yet; call set_quantiles first")
+        top = int(context.users.max())
+        if top >= len(self.quantiles) or int(context.users.min()) < 0:
+            raise InputError(
+                f"context.users must be in [0, {len(self.quantiles)}), the users of "
+                f"set_quantiles; got {top}"
+            )
+        return sl_at_k_loss(
+            pos,
+            neg,
+            mask,
+            quantiles=self.quantiles[context.users].to(pos.dtype),
+            temperature=self.temperature,
+            weight_temperature=self.weight_temperature,
+        )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The buffer's size is data: take that of the checkpoint before torch compares the two.
+        stored = state_dict.get(prefix + "quantiles")
+        if isinstance(stored, Tensor):
+            self.quantiles = self.quantiles.new_empty(stored.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,0 +1,806 @@
+"""A run folder is whole or refused: round trips, damage, malice, and trouble while writing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import resource
+import shutil
+import stat
+import struct
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from llpauc import artifacts
+from llpauc.artifacts import Artifact
+from llpauc.errors import InputError
+from llpauc.interactions import IdMap
+from llpauc.recommend import Recommender
+from tests.data import random_split
+
+TRAIN = random_split(5, n_users=14, n_items=17, events=160).train
+QUICK = {"epochs": 2, "dimensions": 5, "negatives": 4, "batch_size": 32, "init_scale": 0.3}
+RUNS = {
+    "mf": QUICK,
+    "mf-cosine-bias": QUICK | {"score": "cosine", "item_bias": True},
+    "lightgcn": QUICK | {"loss": "bpr"},
+    "itemsum": QUICK | {"loss": "bce", "item_bias": True},
+    "itemsum-cosine": QUICK | {"loss": "sl"},
+    "popularity": {},
+    "itemknn": {"neighbours": 4},
+    "ease": {"regularization": 20.0},
+}
+FILES = ("tensors.safetensors", "users.parquet", "items.parquet", "meta.json", "metrics.jsonl")
+ALL_FILES = (*FILES, "manifest.json")
+SHARES = (0.0, 0.01, 0.5, 0.99)
+
+
+def an_artifact(seed: int = 0) -> Artifact:
+    rng = np.random.default_rng(seed)
+    return Artifact(
+        {
+            "vectors": rng.standard_normal((6, 4)).astype(np.float32),
+            "starts": rng.integers(0, 9, 7),
+        },
+        IdMap.of([f"user-{seed}-{u}" for u in range(6)]),
+        IdMap.of(np.arange(9) + 100 * seed),
+        {"seed": seed, "note": "ø"},
+        {"metrics.jsonl": f'{{"epoch": {seed}}}\n'},
+    )
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def same(one: Artifact, other: Artifact) -> bool:
+    """Bit for bit; NaN is NaN."""
+
+    def bits(a: Artifact) -> dict:
+        return {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in a.tensors.items()}
+
+    return bits(one) == bits(other) and (
+        (one.user_ids, one.item_ids, dict(one.meta), dict(one.extra))
+        == (other.user_ids, other.item_ids, dict(other.meta), dict(other.extra))
+    )
+
+
+def refusal(folder: Path, load=artifacts.load) -> str:
+    """The message with which loading is refused: one line."""
+    with pytest.raises(InputError) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def manifest_of(folder: Path) -> dict:
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+
+
+def put_manifest(folder: Path, manifest: object) -> None:
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def forge(folder: Path, **new: bytes) -> None:
+    """Put other files in place and make the manifest agree, as somebody hostile would."""
+    manifest = manifest_of(folder)
+    for name, data in new.items():
+        (folder / name).write_bytes(data)
+        manifest["files"][name] = {
+            "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)
+        }  # fmt: skip
+    put_manifest(folder, manifest)
+
+
+def flip(path: Path, byte: int, bit: int) -> None:
+    """In place: emptying the file first would make the file system flush it, 20 times as slow."""
+    with path.open("r+b") as file:
+        file.seek(byte)
+        (value,) = file.read(1)
+        file.seek(byte)
+        file.write(bytes([value ^ 1 << bit]))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """Runs to take copies of: a save waits for the disk, a copy does not."""
+    folder = tmp_path_factory.mktemp("saved")
+    artifacts.save(an_artifact(), folder / "plain")
+    for model in ("mf", "ease", "itemknn"):
+        Recommender(model=model, **RUNS[model]).fit(TRAIN).save(folder / model)
+    return folder
+
+
+@pytest.fixture
+def run(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved / "plain", tmp_path / "run"))
+
+
+# --- there and back ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_model_comes_back_bit_for_bit(name, tmp_path):
+    made = Recommender(model=name.split("-")[0], **RUNS[name]).fit(TRAIN)
+    made.save(tmp_path / "run", data="events.csv")
+    read = artifacts.load(tmp_path / "run")
+    tensors = made.fitted.tensors()
+    assert set(read.tensors) == set(tensors)
+    for key, value in tensors.items():
+        assert read.tensors[key].dtype == value.dtype
+        assert read.tensors[key].shape == value.shape
+        assert read.tensors[key].tobytes() == np.ascontiguousarray(value).tobytes()
+    assert (read.user_ids, read.item_ids) == (TRAIN.user_ids, TRAIN.item_ids)
+    assert read.meta == {"params": made.get_params(), "data": "events.csv"}
+    epochs = [json.loads(line) for line in read.extra["metrics.jsonl"].splitlines()]
+    assert [e["number"] for e in epochs] == ([1, 2] if RUNS[name].get("epochs") else [])
+    back = Recommender.load(tmp_path / "run")
+    assert back.get_params() == made.get_params()
+    back.save(tmp_path / "again", data="events.csv")
+    for file in ("tensors.safetensors", "users.parquet", "items.parquet", "meta.json"):
+        assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
+
+
+def test_the_same_artifact_gives_the_same_bytes(tmp_path):
+    folders = [artifacts.save(an_artifact(3), tmp_path / name) for name in ("a", "b")]
+    assert content(folders[0]) == content(folders[1])
+    assert set(content(folders[0])) == set(ALL_FILES)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [-5, 0, 7, 2**63 - 1],
+        [0, 2**63 + 5, 2**64 - 1],
+        [2**64 + 7, 7],  # too large for any integer type: text
+        ["007", "7", "1.0", "1", "NaN", "null", " ", "a\tb", 'say "hi"', "line\nline", "\x00"],
+        ["ø", "e\u0301", "\u00e9", "日本", "🎬", "\u202eabc", "x" * 10_000],
+        ["only"],
+    ],
+    ids=["int64", "uint64", "huge", "lookalikes", "unicode", "one"],
+)
+def test_ids_come_back_as_they_were(ids, tmp_path):
+    map_ = IdMap.of(ids)
+    artifacts.save(Artifact({}, map_, map_, {}, {}), tmp_path / "run")
+    back = artifacts.load(tmp_path / "run")
+    assert back.user_ids == back.item_ids == map_
+    expected = [str(i) for i in ids] if map_.kind == "string" else ids
+    assert list(back.user_ids) == expected
+    assert back.user_ids.rows(ids).tolist() == list(range(len(ids)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.one_of(
+        st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1),
+        st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1),
+        st.lists(st.integers(0, 2**64 - 1), min_size=1),
+    )
+)
+def test_any_ids_come_back(ids):
+    map_ = IdMap.of(ids)
+    with tempfile.TemporaryDirectory() as folder:
+        artifacts.save(Artifact({}, map_, IdMap.of(["x"]), {}, {}), Path(folder) / "run")
+        assert artifacts.load(Path(folder) / "run").user_ids == map_
+
+
+def test_arrays_of_every_shape_order_and_type(tmp_path):
+    nans = np.array([0x7FC00001, 0xFFC00002, 0x80000000, 1], np.uint32).view(np.float32)
+    tensors = {
+        "empty": np.zeros((0, 3), np.float32),
+        "nothing": np.zeros(0, np.float32),
+        "scalar": np.array(3.5),
+        "backwards": np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4)),
+        "every other": np.arange(10, dtype=np.int64)[::2],
+        "odd bits": nans,
+        "int32": np.array([-1, 2**31 - 1], np.int32),
+        "bool": np.array([True, False]),
+    }
+    artifact = Artifact(tensors, IdMap.of(["u"]), IdMap.of(["i"]), {}, {})
+    artifacts.save(artifact, tmp_path / "run")
+    back = artifacts.load(tmp_path / "run")
+    for name, value in tensors.items():
+        assert back.tensors[name].shape == value.shape
+        assert back.tensors[name].tobytes() == value.tobytes()
+    # Kernels are compiled for arrays that can be written: those of a loaded run are no others.
+    assert all(value.flags.writeable for value in back.tensors.values())
+
+
+def test_numpy_numbers_and_paths_are_kept_as_plain_json(tmp_path):
+    meta = {"epochs": np.int64(3), "lr": np.float32(0.5), "on": np.True_, "data": Path("a/b.csv")}
+    artifacts.save(Artifact({}, IdMap.of([1]), IdMap.of([1]), meta, {}), tmp_path / "run")
+    assert artifacts.load(tmp_path / "run").meta == {
+        "epochs": 3, "lr": 0.5, "on": True, "data": os.path.join("a", "b.csv")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["id=5", "a b", "ø", "-x", "%20", "s3:x", "x" * 200])
+def test_a_folder_may_be_called_anything(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    artifacts.save(an_artifact(), name)
+    assert same(artifacts.load(name), an_artifact())
+
+
+def test_the_current_folder_can_be_the_run(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    artifacts.save(an_artifact(), ".")
+    assert same(artifacts.load(tmp_path / "here"), an_artifact())
+    assert os.listdir(tmp_path) == ["here"]
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_a_truncated_file_is_named(name, share, run):
+    data = (run / name).read_bytes()
+    (run / name).write_bytes(data[: int(share * len(data))])
+    said = refusal(run)
+    assert name in said
+    assert "damaged" in said
+
+
+def test_two_hundred_bit_flips_are_two_hundred_refusals(saved, tmp_path):
+    run = Path(shutil.copytree(saved / "mf", tmp_path / "run"))
+    whole = content(run)
+    places = [(name, byte) for name, data in whole.items() for byte in range(len(data))]
+    rng = np.random.default_rng(0)
+    detected, hit = 0, set()
+    for place, bit in zip(rng.integers(0, len(places), 200), rng.integers(0, 8, 200), strict=True):
+        name, byte = places[place]
+        flip(run / name, byte, int(bit))
+        said = refusal(run, Recommender.load)
+        detected += name in said or name == "manifest.json"
+        hit.add(name)
+        flip(run / name, byte, int(bit))
+    assert detected == 200
+    assert {"tensors.safetensors", "users.parquet", "manifest.json"} <= hit
+    assert content(run) == whole
+    Recommender.load(run)
+
+
+def test_every_single_bit_of_the_manifest_counts(run):
+    """The manifest has no checksum of its own: each of its bits must matter by itself."""
+    path = run / "manifest.json"
+    unnoticed = []
+    for place in range(8 * path.stat().st_size):
+        flip(path, *divmod(place, 8))
+        try:
+            artifacts.load(run)
+            unnoticed.append(place)
+        except InputError:
+            pass
+        flip(path, *divmod(place, 8))
+    assert not unnoticed
+    assert same(artifacts.load(run), an_artifact())
+
+
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_a_deleted_file_is_named(name, run):
+    (run / name).unlink()
+    assert name in refusal(run)
+
+
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_a_file_of_another_run_is_refused(name, run, tmp_path):
+    other = artifacts.save(an_artifact(1), tmp_path / "other")
+    (run / name).write_bytes((other / name).read_bytes())
+    said = refusal(run)
+    assert name in said or name == "manifest.json"
+    assert "damaged" in said
+
+
+def test_a_file_that_is_not_in_the_manifest_is_not_looked_at(run):
+    (run / "notes.txt").write_text("mine", encoding="utf-8")
+    assert same(artifacts.load(run), an_artifact())
+
+
+def test_what_is_no_run(tmp_path):
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    (tmp_path / "empty").mkdir()
+    for name in ("file", "empty", "nowhere"):
+        assert refusal(tmp_path / name).endswith("is no run folder: it has no manifest.json")
+
+
+# --- malice --------------------------------------------------------------------------------------
+
+
+class Canary:
+    """Unpickling it writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.write_text, (self.path, "executed"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pickle_is_never_executed(name, run, tmp_path):
+    canary = tmp_path / "canary"
+    data = pickle.dumps(Canary(canary))
+    pickle.loads(data)
+    assert canary.exists()  # it does sing
+    canary.unlink()
+    forge(run, **{name: data})
+    for load in (artifacts.load, Recommender.load):
+        said = refusal(run, load)
+        assert name in said
+        assert "cannot be read" in said
+    assert not canary.exists()
+
+
+def header(entries: dict, length: int | None = None, body: bytes = b"") -> bytes:
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + body
+
+
+HOSTILE_TENSORS = {
+    "empty": b"",
+    "header of 2^62": header({}, 2**62),
+    "header of 2^64 - 1": header({}, 2**64 - 1),
+    "10 GB claimed": header(
+        {"x": {"dtype": "F32", "shape": [2_500_000_000], "data_offsets": [0, 10**10]}}, body=b"1234"
+    ),
+    "10 GB in 4 bytes": header(
+        {"x": {"dtype": "F32", "shape": [2_500_000_000], "data_offsets": [0, 4]}}, body=b"1234"
+    ),
+    "overlapping": header(
+        {
+            "x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+            "y": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]},
+        },
+        body=bytes(12),
+    ),
+    "overflowing shape": header(
+        {"x": {"dtype": "F32", "shape": [2**63, 2**63], "data_offsets": [0, 4]}}, body=bytes(4)
+    ),
+    "unknown type": header(
+        {"x": {"dtype": "OBJECT", "shape": [1], "data_offsets": [0, 8]}}, body=bytes(8)
+    ),
+    "type NumPy lacks": header(
+        {"x": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}, body=bytes(1)
+    ),
+    "deep header": struct.pack("<Q", 100_000) + b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_TENSORS)
+def test_hostile_tensors_are_refused_at_once(name, run):
+    forge(run, **{"tensors.safetensors": HOSTILE_TENSORS[name]})
+    begun = time.perf_counter()
+    assert "tensors.safetensors" in refusal(run)
+    assert time.perf_counter() - begun < 1
+
+
+def parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
+
+
+GOOD_IDS = parquet(pa.table({"id": [f"user-{i}" for i in range(500)]}))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("users.parquet", b"PAR1"),
+        ("users.parquet", GOOD_IDS[:-20] + bytes(20)),
+        ("users.parquet", GOOD_IDS[:40] + bytes(100) + GOOD_IDS[140:]),  # a page, not the footer
+        ("users.parquet", parquet(pa.table({"name": ["a"]}))),
+        ("items.parquet", parquet(pa.table({"id": [0.5]}))),
+        ("items.parquet", parquet(pa.table({"id": ["a", None]}))),
+        ("items.parquet", parquet(pa.table({"id": [["a"]]}))),
+        ("meta.json", b"[" * 200_000),
+        ("meta.json", b'{"a":' * 200_000),
+        ("meta.json", b"[1, 2]"),
+        ("meta.json", b"\xff\xfe"),
+        ("metrics.jsonl", b"\xff\xfe"),
+    ],
+)
+def test_files_that_match_the_manifest_but_are_not_ours(name, data, run):
+    forge(run, **{name: data})
+    said = refusal(run)
+    assert name in said
+    assert "cannot be read" in said
+
+
+BAD_NAMES = (
+    "../secret", "run/../../secret", "{absolute}", "a/b", "", ".", "..", "..\\secret", ".hidden",
+    "a\0b", "x" * 300, "\ud800", "tensors.safetensors/", "a\nb",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_names_that_lead_elsewhere_are_refused_unread(name, run, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("42", encoding="utf-8")
+    manifest = manifest_of(run)
+    manifest["files"][name.format(absolute=secret)] = {
+        "sha256": hashlib.sha256(b"42").hexdigest(), "bytes": 2
+    }  # fmt: skip
+    put_manifest(run, manifest)
+    assert "is no plain file name" in refusal(run)
+
+
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_links_are_refused_even_to_the_right_content(name, run, tmp_path):
+    (run / name).rename(tmp_path / "elsewhere")
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    assert name in refusal(run)
+
+
+@pytest.mark.parametrize("name", ALL_FILES)
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_refused_and_nobody_waits(name, make, run):
+    (run / name).unlink()
+    make(run / name)
+    assert name in refusal(run)
+
+
+def test_a_link_to_a_run_is_a_run(run, tmp_path):
+    (tmp_path / "latest").symlink_to(run)
+    assert same(artifacts.load(tmp_path / "latest"), an_artifact())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"\x80\x04.", "is not JSON"),
+        (b"[" * 500_000, "is not JSON"),
+        (b'{"a":' * 150_000, "is not JSON"),
+        (b" " * (1 << 20) + b"{}", "larger than a manifest can be"),
+        (b"[]", "is not the manifest of a run"),
+        (b"3", "is not the manifest of a run"),
+        (b"{}", "is not the manifest of a run"),
+        (b'{"kind": "other", "format": 1, "files": {}}', "is not the manifest of a run"),
+        (b'{"kind": "llpauc run"}', "has format None, this version reads 1"),
+        (b'{"kind": "llpauc run", "format": 2, "files": {}}', "has format 2, this version reads 1"),
+        (b'{"kind": "llpauc run", "format": "1", "files": {}}', "has format '1'"),
+        (b'{"kind": "llpauc run", "format": 1}', "lists no files"),
+        (b'{"kind": "llpauc run", "format": 1, "files": ["meta.json"]}', "lists no files"),
+        (b'{"kind": "llpauc run", "format": 1, "files": {"meta.json": 3}}', "lists no files"),
+        (b'{"kind": "llpauc run", "format": 1, "files": {}}',
+         "does not list items.parquet, meta.json, tensors.safetensors, users.parquet"),
+    ],
+)  # fmt: skip
+def test_bad_manifests(text, said, run):
+    (run / "manifest.json").write_bytes(text)
+    assert said in refusal(run)
+
+
+@pytest.mark.parametrize("value", [None, 3, [], {}, "", True, "A" * 64])
+@pytest.mark.parametrize("key", ["sha256", "bytes"])
+def test_a_manifest_entry_of_the_wrong_kind(key, value, run):
+    manifest = manifest_of(run)
+    manifest["files"]["meta.json"][key] = value
+    put_manifest(run, manifest)
+    assert "meta.json" in refusal(run)
+    del manifest["files"]["meta.json"][key]
+    put_manifest(run, manifest)
+    assert "meta.json" in refusal(run)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        None, [], {"model": "os.system"}, {"model": "mf", "self": 1}, {"model": ["mf"]},
+        {"model": "mf", "hold_out": "x"}, {"model": "mf", "temperature": "x"},
+        {"model": "mf", "loss": "llpauc", "__class__": "x"}, {"model": "mf", "dimensions": 0},
+    ],
+)  # fmt: skip
+def test_forged_parameters_are_refused(params, saved, tmp_path):
+    run = Path(shutil.copytree(saved / "mf", tmp_path / "run"))
+    forge(run, **{"meta.json": json.dumps({"params": params}).encode()})
+    assert "run: " in refusal(run, Recommender.load)
+
+
+def without(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def put(name, value):
+    return lambda tensors: tensors.__setitem__(name, value)
+
+
+@pytest.mark.parametrize(
+    ("model", "change"),
+    [
+        ("mf", without("fallback")),
+        ("mf", without("item_vectors")),
+        ("mf", without("history_rows")),
+        ("mf", put("fallback", np.zeros(3, np.float32))),
+        ("mf", put("user_vectors", np.zeros((3, 5), np.float32))),
+        ("mf", put("user_vectors", np.zeros(14, np.float32))),
+        ("mf", put("user_vectors", np.zeros((14, 4), np.float32))),
+        ("mf", put("history_rows", np.zeros((3, 5), np.float32))),
+        ("mf", put("history_rows", np.zeros((17, 3), np.float32))),
+        ("mf", put("histories.columns", np.full(3, 10**6, np.int32))),
+        ("mf", put("histories.starts", np.arange(15))),
+        ("mf", put("histories.starts", np.arange(15) * -1)),
+        ("mf", put("histories.starts", np.zeros(0, np.int64))),
+        ("mf", put("histories.starts", np.zeros((15, 1), np.int64))),
+        ("ease", put("item_weights", np.zeros((3, 3), np.float32))),
+        ("itemknn", put("neighbours.starts", np.zeros(3, np.int64))),
+        ("itemknn", without("neighbours.values")),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_refused(model, change, saved, tmp_path):
+    run = Path(shutil.copytree(saved / model, tmp_path / "run"))
+    tensors = dict(artifacts.load(run).tensors)
+    change(tensors)
+    save_file(tensors, tmp_path / "forged")
+    forge(run, **{"tensors.safetensors": (tmp_path / "forged").read_bytes()})
+    said = refusal(run, Recommender.load)
+    assert "the saved arrays do not fit together" in said
+    assert str(run) in said
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def test_a_new_run_takes_the_place_of_the_old_one_and_nothing_is_left(tmp_path):
+    target = tmp_path / "runs" / "best"
+    first = an_artifact(0)
+    first = Artifact(*list(first.__dict__.values())[:4], {"old.txt": "old"})
+    artifacts.save(first, target)
+    artifacts.save(an_artifact(1), target)
+    assert same(artifacts.load(target), an_artifact(1))
+    assert set(content(target)) == set(ALL_FILES)
+    assert os.listdir(tmp_path) == ["runs"]
+    assert os.listdir(tmp_path / "runs") == ["best"]
+
+
+def test_a_run_of_another_format_is_replaced_all_the_same(run):
+    manifest = manifest_of(run)
+    put_manifest(run, manifest | {"format": 99})
+    artifacts.save(an_artifact(1), run)
+    assert same(artifacts.load(run), an_artifact(1))
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    (tmp_path / "run").mkdir()
+    artifacts.save(an_artifact(), tmp_path / "run")
+    assert same(artifacts.load(tmp_path / "run"), an_artifact())
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"thesis.tex": b"years"},
+        {"manifest.json": b'{"name": "my web app", "icons": []}', "index.html": b"<p>"},
+        {"manifest.json": b"not JSON", "thesis.tex": b"years"},
+        {".git": b"x"},
+    ],
+)
+def test_a_folder_of_somebody_else_is_refused_and_untouched(files, tmp_path):
+    target = tmp_path / "precious"
+    target.mkdir()
+    for name, data in files.items():
+        (target / name).write_bytes(data)
+    with pytest.raises(InputError, match="precious is not empty and is no run of ours; choose ano"):
+        artifacts.save(an_artifact(), target)
+    assert content(target) == files
+    assert os.listdir(tmp_path) == ["precious"]
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(InputError, match="file is no folder; choose another name"):
+        artifacts.save(an_artifact(), tmp_path / "file")
+    assert content(tmp_path) == {"file": b"x"}
+
+
+def test_a_link_keeps_pointing_and_its_run_is_replaced(run, tmp_path):
+    (tmp_path / "latest").symlink_to("run")
+    artifacts.save(an_artifact(1), tmp_path / "latest")
+    assert (tmp_path / "latest").is_symlink()
+    assert same(artifacts.load(run), an_artifact(1))
+    assert sorted(os.listdir(tmp_path)) == ["latest", "run"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_who_may_look_is_for_the_umask_to_say(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        artifacts.save(an_artifact(), tmp_path / "run")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o777 & ~mask
+
+
+def nth(function, n, error):
+    """`function` with its n-th call (from 1) failing; with n < 0 the call after |n| ones and on."""
+    calls = 0
+
+    def wrapped(*args, **keywords):
+        nonlocal calls
+        calls += 1
+        if calls == n or (n < 0 and calls > -n):
+            raise error
+        return function(*args, **keywords)
+
+    return wrapped
+
+
+# Every system call or library on the way, at its first, second, ... call. The last fsync is that of
+# the folder around the run, when the new one is in place already.
+TROUBLE = [
+    ("llpauc.artifacts.Path.mkdir", 2),
+    ("llpauc.artifacts.save_file", 1),
+    ("llpauc.artifacts.pq.write_table", 1),
+    ("llpauc.artifacts.pq.write_table", 2),
+    *[("llpauc.artifacts.Path.write_text", n) for n in (1, 2, 3)],
+    ("llpauc.artifacts._digest", 3),
+    *[("llpauc.artifacts.os.fsync", n) for n in range(1, 9)],
+    ("llpauc.artifacts.os.rename", 1),
+    ("llpauc.artifacts.os.rename", 2),
+]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()],
+                         ids=["full disk", "ctrl-c"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "n", "replacing"),
+    [
+        *[(place, n, True) for place, n in TROUBLE],
+        *[(place, n, False) for place, n in TROUBLE if (place, n) != TROUBLE[-1]],  # one rename
+    ],
+)
+def test_trouble_anywhere_leaves_the_old_run_or_nothing(
+    place, n, replacing, error, saved, tmp_path, monkeypatch
+):
+    target = tmp_path / "run"
+    if replacing:
+        shutil.copytree(saved / "plain", target)
+    before = content(tmp_path)
+    module, _, name = place.rpartition(".")
+    owner = {"Path": Path, "pq": pq, "os": os, "artifacts": artifacts}[module.rpartition(".")[2]]
+    monkeypatch.setattr(owner, name, nth(getattr(owner, name), n, error))
+    with pytest.raises(type(error)):
+        artifacts.save(an_artifact(1), target)
+    monkeypatch.undo()
+    if name == "fsync" and n == 8:
+        assert same(artifacts.load(target), an_artifact(1))
+    else:
+        assert content(tmp_path) == before
+    assert os.listdir(tmp_path) == (["run"] if target.exists() else [])
+
+
+def test_the_trouble_above_is_all_there_is(tmp_path, monkeypatch):
+    """As many calls as TROUBLE fails one by one: a new call wants a line there."""
+    counts: dict[str, int] = {}
+
+    def counted(owner, name):
+        function = getattr(owner, name)
+
+        def wrapped(*args, **keywords):
+            counts[name] = counts.get(name, 0) + 1
+            return function(*args, **keywords)
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    artifacts.save(an_artifact(0), tmp_path / "run")
+    for owner, name in ((os, "fsync"), (os, "rename"), (Path, "write_text"), (pq, "write_table")):
+        counted(owner, name)
+    artifacts.save(an_artifact(1), tmp_path / "run")
+    assert counts == {"fsync": 8, "rename": 2, "write_text": 3, "write_table": 2}
+
+
+def test_the_old_run_survives_even_where_it_cannot_be_put_back(tmp_path, monkeypatch):
+    artifacts.save(an_artifact(0), tmp_path / "run")
+    monkeypatch.setattr(os, "rename", nth(os.rename, -1, OSError(5, "Input/output error")))
+    with pytest.raises(OSError, match="Input/output"):
+        artifacts.save(an_artifact(1), tmp_path / "run")
+    monkeypatch.undo()
+    (kept,) = tmp_path.iterdir()
+    assert same(artifacts.load(kept), an_artifact(0))
+
+
+def test_a_full_disk_is_an_os_error_and_harms_nothing(run, tmp_path):
+    """A real limit of the system, which safetensors reports by an error of its own."""
+    large = Artifact({"x": np.zeros(100_000, np.float32)}, IdMap.of([1]), IdMap.of([1]), {}, {})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"run: .*File too large"):
+            artifacts.save(large, run)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert same(artifacts.load(run), an_artifact())
+    assert os.listdir(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "meta", "said"),
+    [
+        ({"../x": ""}, {}, "is no plain file name"),
+        ({"a/b": ""}, {}, "is no plain file name"),
+        ({"meta.json": ""}, {}, "meta.json is a name of the run's own"),
+        ({"manifest.json": ""}, {}, "manifest.json is a name of the run's own"),
+        ({}, {"data": {1, 2}}, r"a run cannot keep \{1, 2\}"),
+        ({}, {"data": np.zeros(2)}, "a run cannot keep array"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_anything_changes(extra, meta, said, run, tmp_path):
+    with pytest.raises(InputError, match=said):
+        artifacts.save(Artifact({}, IdMap.of([1]), IdMap.of([1]), meta, extra), run)
+    assert same(artifacts.load(run), an_artifact())
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_every_file_is_on_the_disk_before_the_rename_and_the_folder_after(tmp_path, monkeypatch):
+    events: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def noted_fsync(handle):
+        events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        fsync(handle)
+
+    def noted_rename(source, target):
+        events.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    artifacts.save(an_artifact(), tmp_path / "run")
+    at = events.index("rename")
+    assert set(ALL_FILES) == set(events[: at - 1])
+    assert events[at - 1].startswith(".run.")
+    assert events[at + 1 :] == [tmp_path.name]
+
+
+def test_what_was_checked_is_what_is_read(run, monkeypatch):
+    """A run that is replaced in the middle of loading gives one of the two, not some of each."""
+    read_tensors = artifacts.read_tensors
+
+    def replaced_meanwhile(data):
+        artifacts.save(an_artifact(1), run)
+        return read_tensors(data)
+
+    monkeypatch.setattr(artifacts, "read_tensors", replaced_meanwhile)
+    assert same(artifacts.load(run), an_artifact(0))
+    monkeypatch.undo()
+    assert same(artifacts.load(run), an_artifact(1))
+
+
+def test_a_reader_beside_a_writer_never_sees_a_mixture(run):
+    wholes = [an_artifact(0), an_artifact(1)]
+    mixtures, loaded = [], 0
+    done = threading.Event()
+
+    def write():
+        for n in range(30):
+            artifacts.save(wholes[n % 2], run)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not done.is_set():
+        try:
+            seen = artifacts.load(run)
+        except (InputError, FileNotFoundError):  # in the moment between two renames
+            continue
+        loaded += 1
+        if not any(same(seen, whole) for whole in wholes):
+            mixtures.append(seen)
+    writer.join()
+    assert loaded
+    assert not mixtures
