@@ -184,7 +184,7 @@ def test_cold_users_get_the_mean_user_or_stay_random():
 
 def test_too_much_for_memory_is_said_before_training(monkeypatch):
     monkeypatch.setattr("llpauc.training.loop.available_memory", lambda: 1000)
-    with pytest.raises(InputError, match="training needs about .* lower dimensions"):
+    with pytest.raises(InputError, match=r"training needs about .* lower dimensions"):
         run()
 
 

@@ -68,7 +68,7 @@ class Artifact:
 def save(artifact: Artifact, folder: str | os.PathLike[str]) -> Path:
     """Write `artifact` as `folder`; one that is there and is a run of ours is replaced."""
     target = Path(folder).resolve()  # through a link, to where it points
-    _check_replaceable(target)
+    check_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     work = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
@@ -138,8 +138,12 @@ def _read_ids(data: bytes) -> IdMap:
     return IdMap.of(pq.read_table(pa.BufferReader(data))["id"])
 
 
-def _check_replaceable(target: Path) -> None:
-    """Nothing but an empty folder or a run of ours makes way: other people's files are theirs."""
+def check_replaceable(folder: str | os.PathLike[str]) -> None:
+    """Nothing but an empty folder or a run of ours makes way: other people's files are theirs.
+
+    `save` asks this too; to be told before an hour of training, ask it first.
+    """
+    target = Path(folder)
     if not target.exists():
         return
     if not target.is_dir():

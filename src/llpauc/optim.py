@@ -93,7 +93,7 @@ class RowAdam:
         self.square = np.zeros_like(table)
         self.done = np.zeros(len(table), np.int64)
         self.count = 0
-        self._tables = _bias_tables(options)
+        self._tables: Any = _bias_tables(options)
 
     def advance(self) -> None:
         self.count += 1
@@ -104,7 +104,7 @@ class RowAdam:
             rows = np.arange(len(self.table), dtype=np.int32)
         o = self.options
         _catch_up(
-            self.table, self.mean, self.square, self.done, rows, self.count, *self._tables,
+            self.table, self.mean, self.square, self.done, rows, self.count, self._tables,
             o.lr, o.decay_mean, o.decay_square, o.eps,
         )  # fmt: skip
 
@@ -152,10 +152,10 @@ def _bias_tables(options: AdamOptions) -> tuple[Any, ...]:
 
 @njit(parallel=True, cache=True, fastmath=_FAST)
 def _catch_up(
-    table, mean, square, done, rows, count,
-    mean_bias, square_bias, mean_power, root_power, lr, decay_mean, decay_square, eps,
+    table, mean, square, done, rows, count, tables, lr, decay_mean, decay_square, eps,
 ):  # fmt: skip
     width = table.shape[1]
+    mean_bias, square_bias, mean_power, root_power = tables
     for place in prange(len(rows)):
         row = rows[place]
         since = done[row]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
+from io import TextIOWrapper
 
 from llpauc.cli import data, demo, evaluate, train
 from llpauc.cli.parser import Group, call, find
@@ -38,31 +40,52 @@ COMMANDS = Group(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words == ["--version"]:
-        print(f"llpauc {version('llpauc')}")
-        return 0
-    command, parser, rest = find(COMMANDS, words, "llpauc")
-    options = parser.parse_args(rest).as_dict()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # an id that a terminal cannot show is no failure
+            stream.reconfigure(errors="backslashreplace")
     try:
-        call(command, options)
+        try:
+            return _run(words)
+        finally:
+            sys.stdout.flush()  # what cannot be written is to be told here, not at the very end
     except InputError as error:
-        print(f"llpauc: error: {error}", file=sys.stderr)
-        return 2
+        return _tell(str(error), 2)
     except KeyboardInterrupt:
         print("llpauc: interrupted", file=sys.stderr)
         return 130
     except RuntimeError as error:
         if type(error).__module__.startswith("llpauc."):  # training diverged: said in one line
-            print(f"llpauc: error: {error}", file=sys.stderr)
-            return 1
+            return _tell(str(error), 1)
+        if "can't allocate memory" in str(error):  # torch has no class for it
+            return _tell(f"out of memory: {error}", 1)
         raise
     except MemoryError as error:
-        print(f"llpauc: error: out of memory: {error}", file=sys.stderr)
-        return 1
+        return _tell(f"out of memory: {error}", 1)
     except BrokenPipeError:  # the reader of our output has left: nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return 0
     except OSError as error:
-        print(f"llpauc: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
-        return 1
+        if error.filename is None:
+            _leave_stdout()
+        place = "" if error.filename is None else f"{error.filename}: "
+        return _tell(f"{place}{error.strerror or error}", 1)
+
+
+def _run(words: list[str]) -> int:
+    if words == ["--version"]:
+        print(f"llpauc {version('llpauc')}")
+        return 0
+    command, parser, rest = find(COMMANDS, words, "llpauc")
+    call(command, parser.read(rest))
     return 0
+
+
+def _tell(message: str, code: int) -> int:
+    print(f"llpauc: error: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _leave_stdout() -> None:
+    """What is still in the buffer has nowhere to go; Python would try once more at the end."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

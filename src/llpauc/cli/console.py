@@ -7,13 +7,23 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from threading import Timer
+from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 _PROGRESS_AFTER = 1.0  # seconds: shorter work shows no bar
+_WIDEST = 100_000  # characters of a table
 
 
 def note(text: str) -> None:
@@ -22,8 +32,9 @@ def note(text: str) -> None:
 
 
 def print_json(result: Any) -> None:
-    json.dump(_plain(result), sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
+    readable = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    text = json.dumps(_plain(result), indent=2, ensure_ascii=not readable, allow_nan=False)
+    sys.stdout.write(text + "\n")
 
 
 def _plain(value: Any) -> Any:
@@ -39,17 +50,27 @@ def _plain(value: Any) -> Any:
     return value
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `main`; rich would end the process with a failure."""
+        raise  # noqa: PLE0704  # called while the error is handled
+
+
 def show_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, left: int = 1
 ) -> None:
-    """A table of strings and numbers; the first `left` columns are names, the rest figures."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    """A table of strings and numbers; the first `left` columns are names, the rest figures.
+
+    It is as wide as it needs to be: a figure cut short is worse than a line that wraps.
+    """
+    table = Table(header_style="bold")
     for place, name in enumerate(columns):
-        table.add_column(name, justify="left" if place < left else "right", no_wrap=True)
+        justify: Literal["left", "right"] = "left" if place < left else "right"
+        table.add_column(Text(name), justify=justify, no_wrap=True)
     for row in rows:
-        table.add_row(*[cell(value) for value in row])
-    # A pipe has no width: cutting columns there would lose what a program reads.
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+        table.add_row(*[Text(cell(value)) for value in row])  # an id such as [/b] is no markup
+    console = _Console(width=_WIDEST, highlight=False)
+    console.print(Text(title, style="bold"))
     console.print(table)
 
 
@@ -67,34 +88,29 @@ def cell(value: Any) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr that appears after a second and leaves no trace; nothing when piped."""
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr that appears after a second and leaves no trace; nothing when piped.
+
+    Without a total, or where nobody advances it, it says that work goes on, and for how long.
+    """
     if not sys.stderr.isatty():
         yield lambda done: None
         return
-    import time
-
-    begun = time.monotonic()
+    amount = (MofNCompleteColumn(), TimeRemainingColumn()) if total else ()
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
+        *amount,
+        TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
     )
     task = bar.add_task(what, total=total)
-    shown = False
-
-    def advance(done: int) -> None:
-        nonlocal shown
-        bar.advance(task, done)
-        if not shown and time.monotonic() - begun > _PROGRESS_AFTER:
-            bar.start()
-            shown = True
-
+    later = Timer(_PROGRESS_AFTER, bar.start)
+    later.start()
     try:
-        yield advance
+        yield lambda done: bar.advance(task, done)
     finally:
-        if shown:
-            bar.stop()
+        later.cancel()
+        later.join()
+        bar.stop()

@@ -3,7 +3,8 @@
 A command is a plain function. Its parameters are the options (those without a default are
 positional; a dataclass stands for all its fields, so that commands can share options), its
 docstring the help, its annotations the checks: pydantic's `Field` bounds work.
-`--config FILE.toml` sets any of them, the command line wins, `--print-config` shows the outcome.
+`--config FILE.toml` sets any of them, the command line wins wherever the file is named,
+`--print-config` shows the outcome.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import argparse
 import inspect
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Annotated, Any, Literal, NoReturn, get_origin, get_type_hints
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse as parse_docstring
 from jsonargparse import ArgumentParser
@@ -35,8 +39,52 @@ class Parser(ArgumentParser):
     """jsonargparse, with errors in one line and help without type machinery."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        print(f"{self.prog}: error: {one_line(message)} (see {self.prog} --help)", file=sys.stderr)
+        positional = [action.dest for action in self._actions if not action.option_strings]
+        said = one_line(message, positional)
+        print(f"{self.prog}: error: {said} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
+
+    def read(self, words: Sequence[str]) -> dict[str, Any]:
+        """The options by name. Config files come first, so that the words beside them win."""
+        configs, rest = _take_configs(words)
+        for path in configs:
+            self._check_config(path)
+        values: dict[str, Any] = self.parse_args(
+            [*(f"--config={path}" for path in configs), *rest]
+        ).as_dict()
+        return values
+
+    def _check_config(self, path: str) -> None:
+        """jsonargparse takes a name that is no file for TOML itself, and names no file in errors."""
+        try:
+            keys = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            self.error(f"--config: {path}: cannot be read: {error.strerror}")
+        except UnicodeDecodeError:
+            self.error(f"--config: {path}: is not UTF-8 text, so it is no TOML file")
+        except tomllib.TOMLDecodeError as error:
+            self.error(f"--config: {path}: is no TOML: {error}")
+        known = [action.dest for action in self._actions if action.dest not in _NOT_IN_CONFIGS]
+        for key in keys:
+            if key.replace("-", "_") not in known:
+                self.error(f"--config: {path}: unknown key {key!r}; choose one of: {listing(known)}")
+
+
+_NOT_IN_CONFIGS = ("help", "config", argparse.SUPPRESS)
+
+
+def _take_configs(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The files named by --config, and all other words."""
+    configs, rest = [], []
+    queue = iter(words)
+    for word in queue:
+        name, equals, value = word.partition("=")
+        path = (value if equals else next(queue, None)) if name == "--config" else None
+        if path is None:
+            rest.append(word)
+        else:
+            configs.append(path)
+    return configs, rest
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
@@ -47,8 +95,11 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = (action.help or "").strip()
-        shown = action.default not in (None, False, argparse.SUPPRESS, [], "")
-        return f"{text} [default: %(default)s]" if shown and action.option_strings else text
+        # 0 is a default worth showing, and equal to False.
+        hidden = isinstance(action.default, bool) or action.default in (
+            None, argparse.SUPPRESS, [], ""
+        )  # fmt: skip
+        return text if hidden or not action.option_strings else f"{text} [default: %(default)s]"
 
 
 @dataclass(frozen=True)
@@ -132,7 +183,8 @@ def _parser(command: Command, prog: str) -> Parser:
                 action.metavar = option.name.upper().replace("_", "-")
     for action in parser._actions:
         if "--print-config" in action.option_strings:
-            action.help, action.metavar = "show all options as TOML and do nothing", ""
+            action.help = "show the options that are set as TOML, for --config, and do nothing"
+            action.metavar = ""
     return parser
 
 
@@ -154,8 +206,16 @@ def _options(command: Any) -> list[_Option]:
         if is_dataclass(hints[name]):
             options += _options(hints[name])
         else:
-            options.append(_Option(name, hints[name], parameter.default, told[name]))
+            options.append(_Option(name, _given(hints[name]), parameter.default, told[name]))
     return options
+
+
+def _given(hint: Any) -> Any:
+    """`X | None` is X where it is given: `null` is a fine name for a user, and errors stay short."""
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    (only,) = (kind for kind in get_args(hint) if kind is not NoneType)
+    return only
 
 
 def call(command: Any, values: Mapping[str, Any]) -> Any:
@@ -173,15 +233,31 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def one_line(message: str) -> str:
-    """What jsonargparse and pydantic say in a paragraph, in a line."""
+def one_line(message: str, positional: Sequence[str] = ()) -> str:
+    """What jsonargparse and pydantic say in a paragraph, in a line.
+
+    >>> one_line('Parser key "epochs":\\n  Expected a <class \'int\'>. Got value: x')
+    "--epochs: should be a whole number, got 'x'"
+    """
     key = re.search(r'Parser key "([^"]+)"', message)
-    option = _flag(key[1].split(".")[-1]) + ": " if key else ""
-    bound = re.search(r"Input should be (.+?) \[type=.*?Got value: (.*)$", message, re.S)
-    if bound:
-        return f"{option}should be {bound[1]}, got {bound[2].strip()!r}"
-    choice = re.search(r"Expected a typing\.Literal\[(.*)\]\. Got value: (.*)$", message, re.S)
-    if choice:
-        return f"{option}choose one of {choice[1]}, got {choice[2].strip()!r}"
+    option = ""
+    if key:
+        option = (key[1] if key[1] in positional else _flag(key[1])) + ": "
+    value = re.search(r"Got value: (.*)$", message, re.S)
+    for pattern, said in _SAID:
+        found = re.search(pattern, message, re.S)
+        if found and value:
+            wanted = said.format(*found.groups())
+            return f"{option}{wanted}, got {value[1].strip()!r}"
     message = re.sub(r'Parser key "[^"]+":\s*', "", message)
     return option + re.sub(r"\s+", " ", message).strip()
+
+
+_SAID = (
+    (r"Expected a typing\.Literal\[(.*)\]\.", "choose one of {}"),
+    (r"Expected a <class 'float'>|Input should be a valid number", "should be a number"),
+    (r"Expected a <class 'int'>|Input should be a valid integer", "should be a whole number"),
+    (r"Expected a <class 'bool'>", "should be true or false"),
+    (r"Expected a <class 'str'>", "should be text"),
+    (r"Input should be (.+?) \[type=", "should be {}"),
+)

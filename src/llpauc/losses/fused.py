@@ -51,6 +51,26 @@ class ValueAndGrads(NamedTuple):
     d_variables: Variables[float]
 
 
+def projected(variables: Variables[float]) -> Variables[float]:
+    """The nearest point of the domains (see `Variables`), a and b first; NaN stays NaN.
+
+    >>> projected(Variables(1.5, 0.2, -3.0, 9.0, 0.5))
+    Variables(pos_center=1.0, neg_center=0.2, gap=-0.8, pos_threshold=4.0, neg_threshold=0.5)
+    """
+
+    def clip(x: float, low: float, high: float) -> float:
+        return low if x < low else high if x > high else x
+
+    a, b = clip(variables.pos_center, 0.0, 1.0), clip(variables.neg_center, 0.0, 1.0)
+    return Variables(
+        a,
+        b,
+        clip(variables.gap, max(-a, b - 1.0), 1.0),
+        clip(variables.pos_threshold, -1.0, 4.0),
+        clip(variables.neg_threshold, 0.0, 5.0),
+    )
+
+
 class Settings(NamedTuple):
     """What is fixed for the life of the loss: alpha, beta, kappa and w of the paper."""
 

@@ -127,6 +127,24 @@ class Loss(nn.Module, ABC):
         check_finite(pos, neg, mask)
         return Prepared(pos, neg, mask, context)
 
+    def value_and_slopes(
+        self,
+        pos_scores: Tensor,
+        neg_scores: Tensor,
+        neg_mask: Tensor | None = None,
+        *,
+        context: Context | None = None,
+    ) -> tuple[float, Tensor, Tensor]:
+        """The loss and its gradients with respect to the scores, for an engine that goes on by
+        itself; those of the loss's own variables are left in their `grad`."""
+        pos, neg = (scores.detach().requires_grad_() for scores in (pos_scores, neg_scores))
+        self.zero_grad()
+        value = self(pos, neg, neg_mask, context=context)
+        value.backward()
+        assert pos.grad is not None
+        assert neg.grad is not None
+        return value.item(), pos.grad, neg.grad
+
     def ascent_parameters(self) -> list[nn.Parameter]:
         """The variables the loss is maximised over."""
         return []

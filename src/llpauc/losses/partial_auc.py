@@ -44,6 +44,7 @@ from llpauc.losses.fused import (
     Variables,
     fused_objective,
     fused_value_and_grads,
+    projected,
 )
 from llpauc.losses.interface import (
     Context,
@@ -246,12 +247,12 @@ class LLPAUCLoss(Loss):
         the forward pass, where it would kill the gradient of one that has left its domain."""
         if self.solver == "exact":
             return
-        a, b, gap, pos_threshold, neg_threshold = self.variables
-        a.clamp_(0.0, 1.0)
-        b.clamp_(0.0, 1.0)
-        gap.clamp_(max=1.0).clamp_(min=torch.maximum(-a, b - 1.0))
-        pos_threshold.clamp_(-1.0, 4.0)
-        neg_threshold.clamp_(0.0, 5.0)
+        variables = self.variables
+        numbers = Variables(*(variable.item() for variable in variables))
+        # In plain numbers, and written only where it changes: this stands after every batch.
+        for variable, old, new in zip(variables, numbers, projected(numbers), strict=True):
+            if new != old:
+                variable.fill_(new)
 
     def forward(
         self,
@@ -287,6 +288,23 @@ class LLPAUCLoss(Loss):
         """`llpauc_value_and_grads` at the variables as they are; solver "sgda" only."""
         numbers = Variables(*(variable.item() for variable in self.variables))
         return llpauc_value_and_grads(pos_scores, neg_scores, numbers, self.settings, neg_mask)
+
+    def value_and_slopes(
+        self,
+        pos_scores: Tensor,
+        neg_scores: Tensor,
+        neg_mask: Tensor | None = None,
+        *,
+        context: Context | None = None,
+    ) -> tuple[float, Tensor, Tensor]:
+        if self.solver == "exact":
+            return super().value_and_slopes(pos_scores, neg_scores, neg_mask, context=context)
+        result = self.value_and_grads(pos_scores, neg_scores, neg_mask)
+        for variable, slope in zip(self.variables, result.d_variables, strict=True):
+            if variable.grad is None:
+                variable.grad = torch.zeros_like(variable)
+            variable.grad.fill_(slope)
+        return result.value, result.d_pos, result.d_neg
 
     def figures(self, batch: Prepared) -> dict[str, float]:
         """The hard LLPAUC of the batch, the shares it selects, its saddle value, the variables.

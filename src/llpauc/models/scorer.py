@@ -47,7 +47,7 @@ class FactorScorer:
 
     @property
     def n_items(self) -> int:
-        return self._items_by_column.shape[1]
+        return int(self._items_by_column.shape[1])
 
     @property
     def item_vectors(self) -> Scores:

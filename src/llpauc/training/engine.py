@@ -164,23 +164,17 @@ class CpuEngine:
     def _loss_and_slopes(
         self, step: int, users: Rows, pos_scores: Table, neg_scores: Table, drawn: Negatives
     ) -> tuple[float, Table, Table]:
-        pos = torch.from_numpy(pos_scores).requires_grad_()
-        neg = torch.from_numpy(neg_scores).requires_grad_()
+        pos, neg = torch.from_numpy(pos_scores), torch.from_numpy(neg_scores)
         keep = None if drawn.keep is None else torch.from_numpy(drawn.keep)
-        self.loss.zero_grad()
         context = _context(self.loss, step, users)
-        self._last = (pos.detach(), neg.detach(), keep, context)
-        try:
-            value = self.loss(pos, neg, keep, context=context)
-        except InputError as error:  # the loss looks at its scores
+        self._last = (pos, neg, keep, context)
+        try:  # the loss looks at its scores
+            value, of_pos, of_neg = self.loss.value_and_slopes(pos, neg, keep, context=context)
+        except InputError as error:
             raise Diverged(str(error)) from None
-        value.backward()  # type: ignore[no-untyped-call]
-        number = value.item()
-        if not math.isfinite(number):
-            raise Diverged(f"the loss is {number}")
-        assert pos.grad is not None
-        assert neg.grad is not None
-        return number, pos.grad.numpy(), neg.grad.numpy()
+        if not math.isfinite(value):
+            raise Diverged(f"the loss is {value}")
+        return value, of_pos.numpy(), of_neg.numpy()
 
     def _array(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
         """Working memory that is kept between batches."""
@@ -252,7 +246,7 @@ class TorchEngine:
         except InputError as error:
             raise Diverged(str(error)) from None
         value.backward()
-        number = value.item()
+        number: float = value.item()
         if not math.isfinite(number):
             raise Diverged(f"the loss is {number}")
         self.optimizer.step()
@@ -274,8 +268,8 @@ _Batch = tuple[Tensor, Tensor, Tensor | None, Context | None]
 def _figures(loss: Loss, batch: _Batch | None) -> dict[str, float]:
     if batch is None:
         return {}
-    *scores, context = batch
-    return dict(loss.diagnose(*scores, context=context).figures)
+    pos, neg, keep, context = batch
+    return dict(loss.diagnose(pos, neg, keep, context=context).figures)
 
 
 def _context(loss: Loss, step: int, users: Rows) -> Context | None:
