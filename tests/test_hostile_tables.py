@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,11 @@ CASES: dict[str, Case] = {
     "a field of 10 MB": Case(
         b"user,item,text\n1,2," + b"x" * 10_000_000 + b"\n3,4,y\n", [("1", "2"), ("3", "4")]
     ),
+    "a field of 10 MB in the first row": Case(
+        b"1,2," + b"x" * 10_000_000 + b"\n3,4,y\n", [("1", "2"), ("3", "4")]
+    ),
+    "a first quote that stays open": Case(b'"' + b"x,y\n" * 9, error=("line 1", "quote left open")),
+    "a first field of 17 MB": Case(b'"' + b"x" * 17_000_000 + b'",2\n', error=("line 1", "16 MB")),
     "a row of 17 MB": Case(
         HEAD + b"1,2\n3," + b"x" * 17_000_000 + b"\n", [("1", "2"), ("3", "x" * 17_000_000)]
     ),
@@ -314,6 +320,7 @@ def test_a_pattern_in_a_name_opens_no_other_file(tmp_path: Path) -> None:
     [
         (lambda folder: folder / "missing.csv", ("missing.csv", "No such file")),
         (lambda folder: folder, ("is a folder", "read_split")),
+        (lambda folder: os.mkfifo(folder / "pipe") or folder / "pipe", ("not a regular file",)),
         (lambda folder: [1, 2], ("cannot read interactions from a list", "pandas")),
         (lambda folder: None, ("NoneType",)),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -46,13 +47,13 @@ def inspect(data: Interactions | Split) -> Inspection:
         "users": whole.n_users,
         "items": whole.n_items,
         "interactions": events,
-        "sparsity": 1 - events / max(whole.n_users * whole.n_items, 1),
+        "sparsity": 1 - _pairs(parts.values()) / max(whole.n_users * whole.n_items, 1),
         "events per user, median": float(np.median(user_events)) if len(user_events) else 0.0,
         "events per user, most": int(user_events[0]) if len(user_events) else 0,
         "events per item, median": float(np.median(item_events)) if len(item_events) else 0.0,
         "events per item, most": int(item_events[0]) if len(item_events) else 0,
-        "share of events on the top 1% items": _top_share(item_events, 0.01),
-        "share of events on the top 10% items": _top_share(item_events, 0.10),
+        "share of events on the top 1% items": _top_share(item_events, percent=1),
+        "share of events on the top 10% items": _top_share(item_events, percent=10),
         "Gini of the items": _gini(item_events),
     }
     described = {name: _describe(part) for name, part in parts.items()}
@@ -87,7 +88,7 @@ def _moment(seconds: float) -> str:
     """A date where the number can be one, else the number itself."""
     if 1e8 < seconds < _MOST_SECONDS:
         return datetime.fromtimestamp(float(seconds), UTC).strftime("%Y-%m-%d %H:%M")
-    return f"{seconds:g}"
+    return f"{seconds:.15g}"
 
 
 def _odd_in_parts(
@@ -101,8 +102,9 @@ def _odd_in_parts(
                 f"{name}: {figures['duplicates']:,} events repeat a user-item pair"
                 f" ({figures['duplicates'] / len(part):.1%}); they count once"
             )
-        if figures["users"] == 1 or figures["items"] == 1:
-            odd.append(f"{name}: only one {'user' if figures['users'] == 1 else 'item'}")
+        odd += [
+            f"{name}: only one {what[:-1]}" for what in ("users", "items") if figures[what] == 1
+        ]
         if len(part) and figures["users"] > 1:
             per_user = np.diff(part.matrix.indptr)
             everything = int((per_user == part.n_items).sum())
@@ -149,9 +151,20 @@ def _name_of(split: Split, part: Interactions) -> str:
     return next(name for name, other in split.parts.items() if other is part)
 
 
-def _top_share(events: npt.NDArray[np.int64], share: float) -> float:
-    top = max(1, int(np.ceil(share * len(events))))
-    return float(events[:top].sum() / max(events.sum(), 1))
+def _pairs(parts: Iterable[Interactions]) -> int:
+    """Distinct user-item pairs over all parts; repeated events make a matrix no denser."""
+    first, *others = (part.matrix for part in parts)
+    return int(sum(others, start=first).nnz)
+
+
+def top_count(n: int, *, percent: int) -> int:
+    """How many are the top `percent` of n: rounded up, one at least, in whole numbers."""
+    return max(1, -(-n * percent // 100))
+
+
+def _top_share(events: npt.NDArray[np.int64], *, percent: int) -> float:
+    top = events[: top_count(len(events), percent=percent)]
+    return float(top.sum() / max(events.sum(), 1))
 
 
 def _gini(descending: npt.NDArray[np.int64]) -> float:

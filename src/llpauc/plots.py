@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,39 @@ from typing import Any
 import matplotlib
 import numpy as np
 
+from llpauc.errors import InputError, listing
 from llpauc.files import atomic_write
-from llpauc.inspection import Inspection
+from llpauc.inspection import Inspection, top_count
 
 matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 
 
+KINDS = (".png", ".svg", ".pdf", ".jpg", ".webp")
+
+
+def check_kind(path: str | Path) -> str:
+    """The ending of a picture's name, where it is one that can be drawn.
+
+    >>> check_kind("tail.png")
+    '.png'
+    """
+    kind = Path(path).suffix.lower()
+    if kind not in KINDS:
+        raise InputError(
+            f"{path}: unknown kind of picture {kind!r}; choose one of: {listing(KINDS)}"
+        )
+    return kind
+
+
 def save(figure: Any, path: str | Path) -> Path:
     """Write a figure in the format its name says, by a temporary name."""
-    path = Path(path)
+    path, kind = Path(path), check_kind(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lstrip(".") or "png", dpi=144)
+    with atomic_write(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # a box stands for a letter the font lacks
+        figure.savefig(temporary, format=kind.lstrip("."), dpi=144)
     plt.close(figure)
     return path
 
@@ -36,14 +56,14 @@ def long_tail(looked: Inspection, title: str) -> Any:
     ):
         events = events[events > 0]
         axis.loglog(np.arange(1, len(events) + 1), events, drawstyle="steps-post")
-        tenth = max(1, len(events) // 10)
+        tenth = top_count(len(events), percent=10)
         axis.axvline(tenth, linestyle=":", color="0.4")
         share = events[:tenth].sum() / max(events.sum(), 1)
         axis.set_title(f"the top 10% {what} (left of the dots): {share:.0%} of events", fontsize=9)
         axis.set_xlabel(f"{what}, by number of events")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("events")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # a $ in a path is no formula
     return figure
 
 
@@ -74,5 +94,5 @@ def compare_models(
         axis.set_ylabel(metric)
         axis.margins(y=0.15)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # a $ in a path is no formula
     return figure

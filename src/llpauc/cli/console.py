@@ -53,7 +53,7 @@ def _plain(value: Any) -> Any:
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Leave it to `main`; rich would end the process with a failure."""
-        raise  # noqa: PLE0704  # called while the error is handled
+        raise  # it is called while the error is being handled
 
 
 def show_table(
@@ -113,4 +113,5 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
     finally:
         later.cancel()
         later.join()
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import note, print_json, show_table
+from llpauc.cli.console import cell, note, print_json, show_table
 from llpauc.cli.options import FileFormat, SplitOptions, TableOptions
+from llpauc.cli.outputs import check_file, check_folder
 
 if TYPE_CHECKING:
     from llpauc.interactions import Split
@@ -26,27 +27,41 @@ def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bo
     from llpauc import inspection
     from llpauc.interactions import Split
 
-    data = table.load(path)
+    if plot is not None:
+        from llpauc import plots
+
+        check_file(plot)
+        plots.check_kind(plot)
+    data = table.load(path, least=1)
     looked = inspection.inspect(data if isinstance(data, Split) else data.interactions)
     if json:
         print_json({"whole": looked.whole, "parts": looked.parts, "odd": looked.odd})
     else:
-        show_table(path, ["whole", ""], list(looked.whole.items()))
-        names = list(dict.fromkeys(key for part in looked.parts.values() for key in part))
-        show_table(
-            "By part",
-            ["", *looked.parts],
-            [[name, *[part.get(name) for part in looked.parts.values()]] for name in names],
-        )
+        whole = looked.whole
+        if not isinstance(data, Split):  # one part is the whole
+            whole = {**whole, **looked.parts["data"]}
+        show_table(path, ["figure", "value"], [[n, _figure(v)] for n, v in whole.items()])
+        if isinstance(data, Split):
+            names = list(dict.fromkeys(key for part in looked.parts.values() for key in part))
+            show_table(
+                "By part",
+                ["figure", *looked.parts],
+                [[n, *[_figure(p.get(n)) for p in looked.parts.values()]] for n in names],
+            )
         print("What is odd:" if looked.odd else "Nothing odd found.")
         for finding in looked.odd:
             print(f"  - {finding}")
     if plot is None:
         note("for a picture of the long tail: --plot tail.png")
     else:
-        from llpauc import plots
-
         note(f"wrote {plots.save(plots.long_tail(looked, path), plot)}")
+
+
+def _figure(value: Any) -> str:
+    """A median of 65 events is 65, not 65.0000."""
+    if isinstance(value, float) and value.is_integer() and abs(value) >= 1:
+        value = int(value)
+    return cell(value)
 
 
 def split(
@@ -68,6 +83,7 @@ def split(
     """
     from llpauc.files import write_split
 
+    check_folder(out)
     parts = options.apply(_single(table, path))
     write_split(parts, out, format=write)
     _report_splits({"": parts}, out, json)
@@ -99,7 +115,8 @@ def noise(
     from llpauc.noise import clean_and_noise, write_pair
 
     if options.min_rating is not None:
-        raise InputError("--min-rating would drop the noise itself; --threshold is what marks it")
+        raise InputError("--min-rating would drop the noise itself; the threshold marks it")
+    check_folder(out)
     pair = clean_and_noise(
         _single(table, path).interactions, threshold=threshold, split=options.how,
         core=options.k_core, seed=options.seed, **options.shares,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import note, print_json, progress, show_table
+from llpauc.cli.outputs import check_folder
 
 if TYPE_CHECKING:
     from llpauc.demo import DemoData
@@ -35,6 +36,7 @@ def demo(out: str = "demo", json: bool = False) -> None:
     from llpauc.files import write_split
     from llpauc.recommend import Recommender
 
+    check_folder(out)
     data = demo_data()
     split, folder = data.split, Path(out)
     write_split(split, folder / "films", format="csv")
@@ -48,6 +50,8 @@ def demo(out: str = "demo", json: bool = False) -> None:
         note(f"fitting {name} ...")
         with progress(name, len(split.train) * _SETTINGS["epochs"]) as advance:
             model.fit(split, on_batch=advance)
+        if model.history is not None and model.history.signal is not None:
+            raise KeyboardInterrupt  # training ends in peace, but the table would be a false one
         results[name] = evaluate(model.scorer(), split).summary()
     trained = models["MF + LLPAUC"]
     trained.save(folder / "run", data=str(folder / "films"), test=results["MF + LLPAUC"])

@@ -6,13 +6,14 @@ from typing import Literal
 
 from llpauc.cli.console import note, print_json, progress, show_table
 from llpauc.cli.options import SplitOptions, TableOptions
+from llpauc.cli.outputs import check_file, make_folder_of
 from llpauc.cli.parser import Count, NotNegative, Positive
 
 
 def evaluate(
     path: str,
     *,
-    models: str = "popularity,itemknn,ease",
+    models: str | None = None,
     metrics: str = "recall@20,ndcg@20",
     on: Literal["test", "valid"] = "test",
     mask: Literal["seen", "train", "paper", "none"] = "seen",
@@ -36,7 +37,8 @@ def evaluate(
 
     Args:
         path: a file of interactions, or a folder with train/valid/test files
-        models: any of popularity, itemknn, ease, separated by commas
+        models: any of popularity, itemknn, ease, separated by commas; all that the data are not
+            too large for unless given
         metrics: any of recall@K, precision@K, ndcg@K, hit@K, mrr@K, map@K, auc, opauc(BETA),
             llpauc(ALPHA,BETA), separated by commas
         on: the part to evaluate on
@@ -50,31 +52,48 @@ def evaluate(
         per_user: write each user's values to this Parquet file (several models: a column says
             which)
         lists: write the ranked lists to this file, tab-separated user, item, rank, score
-        plot: write the comparison as a picture to this file
+        plot: write the comparison by the first three metrics as a picture to this file
         json: print the results as JSON
     """
     import time
 
     from llpauc import evaluation
-    from llpauc.errors import choose
-    from llpauc.metrics import split_names
+    from llpauc.errors import InputError, choose
+    from llpauc.metrics import parse_metric, split_names
     from llpauc.models import BASELINES
 
+    names = list(BASELINES) if models is None else [n.strip() for n in models.split(",")]
+    fits = {name: choose(BASELINES, name, "model") for name in names}
+    wanted = [parse_metric(name).name for name in split_names(metrics)]
+    for target in (per_user, lists, plot):
+        check_file(target)
+    if plot is not None:
+        from llpauc import plots
+
+        plots.check_kind(plot)
     split = options.apply(table.load(path))
     parameters: dict[str, dict[str, float]] = {
         "itemknn": {"neighbours": neighbours, "shrinkage": shrinkage},
         "ease": {"regularization": regularization},
     }
-    names = [name.strip() for name in models.split(",") if name.strip()]
-    fits = {name: choose(BASELINES, name, "model") for name in names}
     results: dict[str, evaluation.Evaluation] = {}
     seconds: dict[str, float] = {}
+    left_out: dict[str, str] = {}
     for name, fit in fits.items():
         begun = time.perf_counter()
-        scorer = fit(split.train, **parameters.get(name, {}))
-        with progress(f"ranking with {name}", split.n_users) as advance:
+        try:
+            with progress(f"fitting {name}"):
+                scorer = fit(split.train, **parameters.get(name, {}))
+        except InputError as error:
+            if models is not None:
+                raise
+            left_out[name] = str(error)
+            note(f"without {name}: {error}")
+            continue
+        ranked = len(set(split.parts[on].users.tolist())) if on in split.parts else None
+        with progress(f"ranking with {name}", ranked) as advance:
             results[name] = evaluation.evaluate(
-                scorer, split, on=on, metrics=split_names(metrics), mask=mask,
+                scorer, split, on=on, metrics=wanted, mask=mask,
                 memory_mb=memory_mb, threads=threads, progress=advance,
             )  # fmt: skip
         seconds[name] = time.perf_counter() - begun
@@ -84,7 +103,7 @@ def evaluate(
         print_json(
             {
                 "path": path, "on": on, "mask": mask, "users left out": one.left_out,
-                "results": summaries, "seconds": seconds,
+                "models left out": left_out, "results": summaries, "seconds": seconds,
             }
         )  # fmt: skip
     else:
@@ -105,13 +124,13 @@ def evaluate(
             " are left out"
         )
     if per_user is not None:
+        make_folder_of(per_user)
         evaluation.write_per_user(results, per_user)
         note(f"wrote {per_user}")
     if lists is not None:
+        make_folder_of(lists)
         evaluation.write_lists(results, split.item_ids, lists)
         note(f"wrote {lists}")
     if plot is not None:
-        from llpauc import plots
-
         figure = plots.compare_models(summaries, list(one.values)[:3], f"{path}, {on} users")
         note(f"wrote {plots.save(figure, plot)}")

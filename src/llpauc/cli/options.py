@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from llpauc.cli.console import note
+from llpauc.cli.console import note, progress
 
 if TYPE_CHECKING:
     from llpauc.interactions import Split
@@ -29,6 +29,9 @@ class TableOptions:
         item: column of the item ids
         rating: column of the ratings (or dwell times)
         timestamp: column of the times: seconds, or ISO dates
+        delimiter: what stands between the columns: one to four characters, or comma, tab,
+            semicolon, pipe or space
+        header: whether the first row holds the names of the columns, "yes" or "no"
         bad_rows: what to do with a row that cannot be read, "error" or "skip" (and count)
     """
 
@@ -37,15 +40,33 @@ class TableOptions:
     item: str | None = None
     rating: str | None = None
     timestamp: str | None = None
+    delimiter: str | None = None
+    header: Literal["yes", "no"] | None = None
     bad_rows: Literal["error", "skip"] = "error"
 
-    def load(self, path: str) -> Reading | Split:
-        """Read a file, or a folder of train/valid/test files; guesses go to stderr."""
+    def load(self, path: str, *, least: int = 2) -> Reading | Split:
+        """Read a file, or a folder of train/valid/test files; guesses go to stderr.
+
+        Args:
+            path: what to read.
+            least: users and items there must be, each. To rank takes two.
+        """
+        from llpauc.errors import InputError
+        from llpauc.interactions import Split
         from llpauc.readers import load
 
-        data = load(path, **asdict(self))
+        header = None if self.header is None else self.header == "yes"
+        with progress(f"reading {path}"):
+            data = load(path, **{**asdict(self), "header": header})
         for text in data.notes:
             note(text)
+        found = data.train if isinstance(data, Split) else data.interactions
+        for what, ids in (("user", found.user_ids), ("item", found.item_ids)):
+            if len(ids) < least:
+                raise InputError(
+                    f"{path}: there is only one {what}, {next(iter(ids))!r}, and nothing to rank;"
+                    f" is another column the {what}? (--{what} NAME)"
+                )
         return data
 
 

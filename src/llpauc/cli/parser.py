@@ -55,7 +55,7 @@ class Parser(ArgumentParser):
         return values
 
     def _check_config(self, path: str) -> None:
-        """jsonargparse takes a name that is no file for TOML itself, and names no file in errors."""
+        """jsonargparse takes a name that is no file for TOML itself, and names none in errors."""
         try:
             keys = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
@@ -67,10 +67,11 @@ class Parser(ArgumentParser):
         known = [action.dest for action in self._actions if action.dest not in _NOT_IN_CONFIGS]
         for key in keys:
             if key.replace("-", "_") not in known:
-                self.error(f"--config: {path}: unknown key {key!r}; choose one of: {listing(known)}")
+                choices = listing(known, len(known))
+                self.error(f"--config: {path}: unknown key {key!r}; choose one of: {choices}")
 
 
-_NOT_IN_CONFIGS = ("help", "config", argparse.SUPPRESS)
+_NOT_IN_CONFIGS = ("help", "config", "print_config")
 
 
 def _take_configs(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -211,7 +212,7 @@ def _options(command: Any) -> list[_Option]:
 
 
 def _given(hint: Any) -> Any:
-    """`X | None` is X where it is given: `null` is a fine name for a user, and errors stay short."""
+    """`X | None` is X where it is given: then `null` is a user's name, and errors are short."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
     (only,) = (kind for kind in get_args(hint) if kind is not NoneType)

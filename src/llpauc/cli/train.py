@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import cell, note, print_json, progress, show_table
-from llpauc.cli.options import Seed, TableOptions
+from llpauc.cli.options import HeldOut, Seed, TableOptions
+from llpauc.cli.outputs import check_file, check_folder
 from llpauc.cli.parser import Count, NotNegative, Positive, Share
 
 if TYPE_CHECKING:
+    from llpauc.interactions import Split
     from llpauc.recommend import Recommender
     from llpauc.training import Epoch
 
@@ -114,7 +118,7 @@ def train(
     *,
     options: ModelOptions,
     seed: Seed = 0,
-    hold_out: float = 0.1,
+    hold_out: HeldOut = 0.1,
     metrics: str = "recall@20,ndcg@20",
     table: TableOptions,
     dry_run: bool = False,
@@ -135,36 +139,74 @@ def train(
         dry_run: read the data, say what would be done, and stop
         json: print the outcome as JSON
     """
+    from llpauc.artifacts import check_replaceable
+    from llpauc import artifacts
     from llpauc.evaluation import evaluate
     from llpauc.interactions import Split
-    from llpauc.metrics import split_names
+    from llpauc.metrics import parse_metric, split_names
     from llpauc.recommend import as_split
     from llpauc.training import Diverged
 
     recommender = options.recommender(seed)
     recommender.set_params(hold_out=hold_out)
+    wanted = [parse_metric(name).name for name in split_names(metrics)]
+    check_folder(out)
+    artifacts.check_replaceable(out)
     data = table.load(path)
     split = data if isinstance(data, Split) else as_split(data.interactions)
     events, users, items = len(split.train), split.n_users, split.n_items
     note(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
     if dry_run:
         note("dry run: nothing trained, nothing written")
+        if json:
+            would = {**recommender.get_params(), "run": out}
+            print_json({**would, "events": events, "users": users, "items": items})
         return
     trouble = None
-    with progress("training", None) as advance:
+    with _training_progress(recommender, split) as (on_batch, on_epoch):
         try:
-            recommender.fit(split, on_batch=advance, on_epoch=_tell)
+            recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch)
         except Diverged as error:
             trouble = error
     measured = None
-    if split.test is not None:
-        measured = evaluate(recommender.scorer(), split, metrics=split_names(metrics)).summary()
-    recommender.save(out, data=path, test=measured)
+    try:
+        if split.test is not None:
+            measured = evaluate(recommender.scorer(), split, metrics=wanted).summary()
+    finally:  # an impatient second Ctrl-C must not cost the run
+        recommender.save(out, data=path, test=measured)
     _report(recommender, measured, out, json)
     if trouble is not None:
         raise trouble
     if recommender.history is not None and recommender.history.signal is not None:
         raise SystemExit(128 + recommender.history.signal)
+
+
+@contextmanager
+def _training_progress(
+    recommender: Recommender, split: Split
+) -> Iterator[tuple[Callable[[int], None], Callable[[Epoch], None]]]:
+    """A bar over all epochs, and a line an epoch above it."""
+    from llpauc.models import BASELINES
+
+    total = None
+    if recommender.model not in BASELINES:
+        kept = 1.0 if split.valid is not None else 1.0 - recommender.hold_out
+        total = round(kept * len(split.train)) * recommender.plan().fit.epochs
+    told = 0  # of the epoch under way
+    with progress("training, at most", total) as advance:
+
+        def on_batch(done: int) -> None:
+            nonlocal told
+            told += done
+            advance(done)
+
+        def on_epoch(epoch: Epoch) -> None:
+            nonlocal told
+            advance(epoch.examples - told)  # batches tell in tenths of a second, and not the rest
+            told = 0
+            _tell(epoch)
+
+        yield on_batch, on_epoch
 
 
 def _tell(epoch: Epoch) -> None:
@@ -227,20 +269,28 @@ def recommend(
     """
     import numpy as np
 
+    from llpauc.errors import InputError
     from llpauc.recommend import Recommender, outside
     from llpauc.recommend.lists import ListRows, write_lists
 
+    if users is not None and items is not None:
+        raise InputError("--users are known people, --items make somebody new; give one of them")
+    given = None if users is None else _ids(users, "--users")
+    has = None if items is None else _ids(items, "--items")
+    check_file(out)
     fitted = Recommender.load(run)._fitted()
-    if items is not None:
-        rows = np.array([-1])
+    k = min(k, len(fitted.item_ids))
+    if has is not None:
         asked: Any = ["new"]
-        ranked, scores = fitted.rank_histories(fitted.history(_ids(items)), k, not seen)
+        ranked, scores = fitted.rank_histories(fitted.history(has), k, not seen)
     else:
-        asked = _ids(users) if users is not None else list(fitted.user_ids)
+        asked = list(fitted.user_ids) if given is None else given
+        if given is None and out is None and not json:
+            asked = asked[: max(1, _ROWS_ON_SCREEN // k)]
         rows = fitted.user_ids.rows(asked)
         unknown = int((rows < 0).sum())
         if unknown:
-            note(f"{unknown:,} unknown users get what a user without history gets")
+            note(f"unknown users: {unknown:,}; they get what a user without history gets")
         with progress("ranking", len(rows)) as advance:
             ranked, scores = fitted.rank_rows(
                 rows, k, not seen, memory_mb=memory_mb, progress=advance
@@ -249,15 +299,39 @@ def recommend(
     if out is not None:
         write_lists(lists, out)
         note(f"wrote {lists.count:,} recommendations for {len(asked):,} users to {out}")
+        if json:
+            print_json({"out": out, "users": len(asked), "recommendations": lists.count})
     elif json:
         print_json(lists.as_dicts())
     else:
-        show_table("Recommendations", ["user", "rank", "item", "score"], lists.head(100), left=1)
+        found = [[user, item, rank, score] for user, rank, item, score in lists.head(lists.count)]
+        show_table("Recommendations", ["user", "item", "rank", "score"], found, left=2)
+        if has is None and len(asked) < len(fitted.user_ids) and given is None:
+            note(
+                f"the first {len(asked):,} of {len(fitted.user_ids):,} users;"
+                " --out FILE or --json gives all, --users ID,ID some"
+            )
 
 
-def _ids(text: str) -> list[str]:
+_ROWS_ON_SCREEN = 100
+
+
+def _ids(text: str, option: str) -> list[str]:
+    """Ids between commas, or the lines of @FILE."""
     from pathlib import Path
 
-    if text.startswith("@"):
-        return [line for line in Path(text[1:]).read_text(encoding="utf-8").splitlines() if line]
-    return [word for word in text.split(",") if word]
+    from llpauc.errors import InputError
+
+    if not text.startswith("@"):
+        ids = [word for word in text.split(",") if word]
+    else:
+        try:
+            lines = Path(text[1:]).read_text(encoding="utf-8").split("\n")
+        except OSError as error:
+            raise InputError(f"{text[1:]}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{text[1:]}: is not UTF-8 text; one id a line is wanted") from None
+        ids = [line for line in (line.removesuffix("\r") for line in lines) if line]
+    if not ids:
+        raise InputError(f"{option} {text!r} names nobody and nothing; give an id")
+    return ids

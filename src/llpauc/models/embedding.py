@@ -66,6 +66,11 @@ class EmbeddingOptions:
         for name in ("temperature", "init_scale"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
+        if self.score == "dot" and self.temperature != 1.0:
+            raise InputError(
+                f"temperature ({self.temperature!r}) divides a cosine; a dot product learns its"
+                " own scale: set score='cosine' or leave temperature out"
+            )
 
 
 class EmbeddingModel(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -107,7 +108,7 @@ def find_parts(folder: Path) -> dict[str, Path]:
 
 def _also_lists(train: Reading, train_source: Any, other: Any) -> bool:
     """Lists of equal length look like a table; a train file of the same kind settles it."""
-    if train.format != "adjacency" or not isinstance(other, (str, Path)):
+    if train.format != "adjacency" or not isinstance(other, (str, PathLike)):
         return False
     return _suffix(Path(train_source)) == _suffix(Path(other))
 

@@ -167,13 +167,12 @@ def _read_columns(
         notes.append(left_out(name, rejected, total, problem))
         columns = {role: columns[role].filter(pa.array(good)) for role in ("user", "item")}
         values = {role: column[good] for role, column in values.items()}
-    with np.errstate(under="ignore"):
-        interactions = Interactions.of(
-            columns["user"],
-            columns["item"],
-            ratings=values.get("rating"),
-            timestamps=values.get("timestamp"),
-        )
+    interactions = Interactions.of(
+        columns["user"],
+        columns["item"],
+        ratings=values.get("rating"),
+        timestamps=values.get("timestamp"),
+    )
     return Reading(interactions, tuple(notes), total - rejected, rejected, "frame")
 
 

@@ -10,6 +10,7 @@ import codecs
 import csv
 import gzip
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from llpauc.readers.columns import KNOWN_NAMES, is_number, plain
 
 HEAD = 1 << 18  # bytes looked at
 LONGEST_LINE = 1 << 24  # a row above 16 MB is an open quote or no table
+TOO_LONG = "a field above 16 MB, or a quote left open; mend it"
 SAMPLE_ROWS = 200
 
 DELIMITERS = (",", "\t", ";", "|", "::", " ")
@@ -99,15 +101,18 @@ def unpacked(path: Path, name: str) -> Iterator[Path]:
 
     Unpacking ourselves checks the checksum, which DuckDB does not, and lets it read in parallel.
     """
-    if path.is_dir():
-        raise InputError(f"{name}: is a folder; give one file, or let read_split find its parts")
     try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError(
+                f"{name}: is a folder; give one file, or let read_split find its parts"
+            )
+        if not stat.S_ISREG(mode):  # opening a pipe could wait for ever
+            raise InputError(f"{name}: not a regular file; copy it to one first")
         with path.open("rb") as file:
             magic = file.read(2)
     except OSError as error:
         raise InputError(f"{name}: cannot be read ({error.strerror}); check the path") from error
-    if not path.is_file():
-        raise InputError(f"{name}: not a regular file; copy it to one first")
     if magic != _GZIP:
         yield path
         return
@@ -204,6 +209,8 @@ def look(
         separator = _guess_delimiter(lines, asked_names, "," if known == "csv" else None)
         said.append(f"delimiter {separator!r} (guessed)")
     rows = list(_split(lines, separator, settled.quotes))[: SAMPLE_ROWS + 1]
+    if not rows or (len(rows[0]) == 1 and "\n" in rows[0][0].rstrip("\n")):
+        raise InputError(f"{name}: line 1: {TOO_LONG}")
     if header is None:
         header = settled.header
     if header is None:
@@ -254,11 +261,22 @@ def _split(lines: Sequence[str], separator: str, quotes: bool) -> Iterator[list[
     if not (quotes and _can_quote(separator)):
         yield from (line.split(separator) for line in lines)
         return
-    reader = csv.reader([line + "\n" for line in lines], delimiter=separator)
+    with wide_fields():
+        reader = csv.reader([line + "\n" for line in lines], delimiter=separator)
+        try:
+            yield from (row for row in reader if row)
+        except csv.Error:  # a damaged row: the sample ends here, the reading will name it
+            return
+
+
+@contextmanager
+def wide_fields() -> Iterator[None]:
+    """Let Python's csv module take fields as long as DuckDB does; its limit is a global."""
+    before = csv.field_size_limit(LONGEST_LINE)
     try:
-        yield from (row for row in reader if row)
-    except csv.Error:  # a damaged row: the sample ends here, the reading will name it
-        return
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _guess_delimiter(lines: Sequence[str], asked: Sequence[str], preferred: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -70,7 +71,7 @@ def read_interactions(
     choose(BAD_ROWS, bad_rows, "bad_rows")
     wanted = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
     for_files = {"format": format, "header": header, "delimiter": delimiter}
-    if isinstance(source, (str, Path)):
+    if isinstance(source, (str, PathLike)):
         return _read_file(Path(source), wanted, format, header, delimiter, bad_rows)
     _refuse(for_files, "is for text files")
     if isinstance(source, Interactions) or sparse.issparse(source):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -21,7 +20,7 @@ from llpauc.errors import InputError
 from llpauc.interactions import Interactions
 from llpauc.readers.columns import Roles
 from llpauc.readers.gathering import Floats, Gathering, connect, convert, holdable
-from llpauc.readers.look import LONGEST_LINE, Layout
+from llpauc.readers.look import TOO_LONG, Layout, wide_fields
 
 BATCH = 100_000
 REMEDY = "fix the row or pass bad_rows='skip' (--bad-rows skip)"
@@ -180,7 +179,7 @@ def _value_problem(role: str, text: str, value: float, roles: Roles) -> Problem:
 def _rows(path: Path, layout: Layout) -> Iterator[Row]:
     with open_text(path) as file:
         if layout.quotes:
-            with _wide_fields():
+            with wide_fields():
                 yield from _quoted_rows(file, layout.delimiter)
             return
         for line, text in enumerate(file, start=1):
@@ -208,21 +207,9 @@ def _quoted_rows(file: TextIO, delimiter: str) -> Iterator[Row]:
             if at_end:
                 yield line, Problem('a quote (") opens here and never closes; close it', final=True)
             elif "field limit" in str(error):
-                yield (
-                    line,
-                    Problem("a field above 16 MB, or a quote left open; mend it", final=True),
-                )
+                yield line, Problem(TOO_LONG, final=True)
             else:
                 yield line, Problem('text after a closing quote (")')
             continue
         if row:
             yield line, row
-
-
-@contextmanager
-def _wide_fields() -> Iterator[None]:
-    before = csv.field_size_limit(LONGEST_LINE)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)

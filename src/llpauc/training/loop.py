@@ -139,8 +139,8 @@ def fit(
         on_epoch: called after each epoch.
 
     Raises:
-        Diverged: on NaN or infinity. The model has the best weights so far, or, before any
-            validation, those before the step that failed.
+        Diverged: on NaN or infinity. The model has the best weights so far; without a validation
+            yet, those of the last whole epoch, or of the start.
     """
     train = split.train
     if not len(train):
@@ -154,7 +154,8 @@ def fit(
         engine = TorchEngine(model, loss, sampler, options.adam, options.device)
 
     epochs: list[Epoch] = []
-    best_value, best_epoch, best_weights = -math.inf, 0, None
+    best_value, best_epoch = -math.inf, 0
+    kept = _copy(model)  # the best weights so far; without validation, those of the last epoch
     waited, step, stopped = 0, 0, "epochs"
     with stop_requests() as stop:
         for number in range(1, options.epochs + 1):
@@ -177,7 +178,7 @@ def fit(
                     if stop:
                         break
             except Diverged as error:
-                _restore(model, engine, best_weights)
+                _restore(model, kept)
                 raise Diverged(_why(error, number, batches + 1, options)) from None
             seconds = time.perf_counter() - begun
             engine.settle()
@@ -189,8 +190,10 @@ def fit(
                 value = next(iter(valid.values()))
                 better = value > best_value
                 if better:
-                    best_value, best_epoch, best_weights = value, number, _copy(model)
+                    best_value, best_epoch, kept = value, number, _copy(model)
                 waited = 0 if better else waited + 1
+            elif split.valid is None:
+                kept = _copy(model)
             epochs.append(
                 Epoch(number, total / batches, seconds, done, engine.diagnose(), valid, better)
             )
@@ -202,7 +205,8 @@ def fit(
             if waited >= options.patience:
                 stopped = "patience"
                 break
-    _restore(model, engine, best_weights)
+    if best_epoch:
+        _restore(model, kept)
     collisions = collision_rate(sampler, train)
     return History(tuple(epochs), best_epoch or len(epochs), collisions, stopped, stop.signal)
 
@@ -258,12 +262,7 @@ def _copy(model: EmbeddingModel) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.named_parameters()}
 
 
-def _restore(
-    model: EmbeddingModel, engine: Engine, weights: dict[str, torch.Tensor] | None
-) -> None:
-    if weights is None:
-        engine.settle()
-        return
+def _restore(model: EmbeddingModel, weights: dict[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, value in model.named_parameters():
             value.copy_(weights[name])
