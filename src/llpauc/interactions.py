@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
@@ -97,15 +98,15 @@ class IdMap:
         """This map with the new ids of `others` behind its own: old rows keep their place."""
         maps = [self, *others]
         text = pc.unique(pa.chunked_array([m.text for m in maps], type=pa.large_string()))
-        same = all(m.kind == self.kind for m in maps if len(m))
-        return IdMap(text, self.kind if same else "string")
+        kinds = {m.kind for m in maps if len(m)} or {self.kind}
+        return IdMap(text, kinds.pop() if len(kinds) == 1 else "string")
 
 
 def as_id_text(
     values: Iterable[Any] | pa.Array | pa.ChunkedArray,
 ) -> tuple[pa.LargeStringArray, IdKind]:
     """Ids as text, and the kind they came as. Refuses what is no id: null, float, empty text."""
-    if isinstance(values, (str, bytes)):
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise InputError(f"a list of ids is wanted, got the single value {values!r}")
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
         values = _id_array(values if isinstance(values, np.ndarray) else list(values))
@@ -139,12 +140,16 @@ def as_id_text(
 
 def _id_array(values: list[Any] | npt.NDArray[Any]) -> pa.Array:
     if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise InputError(f"ids must be one column, got an array of shape {values.shape}")
         if values.dtype.kind in "iu":
             return pa.array(values)
         values = values.tolist()
     kinds = {type(v) for v in values}
-    if bool in kinds or float in kinds:
-        bad = next(v for v in values if type(v) in (bool, float))
+    # str(v) would make an id of anything: of 7.0, of True, of pandas' <NA>.
+    odd = {k for k in kinds if k is bool or not issubclass(k, (str, int, np.integer, NoneType))}
+    if odd:
+        bad = next(v for v in values if type(v) in odd)
         raise InputError(f"ids must be text or integers, got {bad!r}; convert them first")
     if kinds and all(issubclass(kind, (int, np.integer)) for kind in kinds):
         whole = [int(v) for v in values]
@@ -152,10 +157,13 @@ def _id_array(values: list[Any] | npt.NDArray[Any]) -> pa.Array:
             return pa.array(whole, pa.int64())
         if min(whole) >= 0 and max(whole) < 2**64:
             return pa.array(whole, pa.uint64())
-    return pa.array([None if v is None else str(v) for v in values], pa.large_string())
+    try:
+        return pa.array([None if v is None else str(v) for v in values], pa.large_string())
+    except UnicodeEncodeError as error:
+        raise InputError(f"an id is no valid Unicode text: {error.object!r}") from None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # columns of arrays have no truth value; each is itself alone
 class Interactions:
     """User-item events: one entry a row, with a rating and a timestamp where the source has them.
 
@@ -176,20 +184,20 @@ class Interactions:
     timestamps: npt.NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "users", np.ascontiguousarray(self.users, dtype=np.int32))
-        object.__setattr__(self, "items", np.ascontiguousarray(self.items, dtype=np.int32))
-        for name in ("items", "ratings", "timestamps"):
-            column = getattr(self, name)
-            if column is not None and len(column) != len(self.users):
-                raise InputError(f"{name} has {len(column)} entries, users has {len(self.users)}")
-        for name, rows, most in (
-            ("users", self.users, len(self.user_ids)),
-            ("items", self.items, len(self.item_ids)),
-        ):
+        for name, most in (("users", len(self.user_ids)), ("items", len(self.item_ids))):
+            rows = np.asarray(getattr(self, name))
+            # Before int32 makes 0 of 2^32, and of 0.7.
+            if len(rows) and rows.dtype.kind not in "iu":
+                raise InputError(f"{name} must be rows, whole numbers, got {rows.dtype}")
             if len(rows) and not (rows.min() >= 0 and rows.max() < most):
                 raise InputError(
                     f"{name} must be rows in [0, {most}), got {rows.min()}..{rows.max()}"
                 )
+            object.__setattr__(self, name, np.ascontiguousarray(rows, dtype=np.int32))
+        for name in ("items", "ratings", "timestamps"):
+            column = getattr(self, name)
+            if column is not None and len(column) != len(self.users):
+                raise InputError(f"{name} has {len(column)} entries, users has {len(self.users)}")
 
     def __len__(self) -> int:
         return len(self.users)
@@ -229,8 +237,8 @@ class Interactions:
             item_rows,
             user_ids,
             item_ids,
-            None if ratings is None else np.asarray(ratings, dtype=np.float32),
-            None if timestamps is None else np.asarray(timestamps, dtype=np.float64),
+            None if ratings is None else _numbers("ratings", ratings, np.float32),
+            None if timestamps is None else _numbers("timestamps", timestamps, np.float64),
         )
 
     def take(self, where: npt.NDArray[Any]) -> Interactions:
@@ -293,6 +301,13 @@ class Interactions:
     def duplicates(self) -> int:
         """Events beyond the first of their user-item pair."""
         return len(self) - int(self.matrix.nnz)
+
+
+def _numbers(name: str, values: npt.ArrayLike, kind: type[Any]) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values, dtype=kind)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be numbers: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ matplotlib.use("agg")
 
 import matplotlib.pyplot as plt
 
-
 KINDS = (".png", ".svg", ".pdf", ".jpg", ".webp")
 
 

@@ -237,8 +237,8 @@ def _flag(name: str) -> str:
 def one_line(message: str, positional: Sequence[str] = ()) -> str:
     """What jsonargparse and pydantic say in a paragraph, in a line.
 
-    >>> one_line('Parser key "epochs":\\n  Expected a <class \'int\'>. Got value: x')
-    "--epochs: should be a whole number, got 'x'"
+    >>> one_line('Parser key "lr": Input should be greater than 0 [type=x]. Got value: -1')
+    "--lr: should be greater than 0, got '-1'"
     """
     key = re.search(r'Parser key "([^"]+)"', message)
     option = ""

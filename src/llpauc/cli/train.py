@@ -140,7 +140,6 @@ def train(
         json: print the outcome as JSON
     """
     from llpauc.artifacts import check_replaceable
-    from llpauc import artifacts
     from llpauc.evaluation import evaluate
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric, split_names
@@ -151,7 +150,7 @@ def train(
     recommender.set_params(hold_out=hold_out)
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     check_folder(out)
-    artifacts.check_replaceable(out)
+    check_replaceable(out)
     data = table.load(path)
     split = data if isinstance(data, Split) else as_split(data.interactions)
     events, users, items = len(split.train), split.n_users, split.n_items
@@ -267,7 +266,6 @@ def recommend(
         memory_mb: most memory for score blocks
         json: print the lists as JSON
     """
-    import numpy as np
 
     from llpauc.errors import InputError
     from llpauc.recommend import Recommender, outside

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from llpauc.errors import InputError
 from llpauc.losses.interface import refuse_broken
-from llpauc.losses.kernels import parabola_pass
+from llpauc.losses.kernels import Floats, Keep, parabola_pass
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -91,9 +92,9 @@ class _Side(NamedTuple):
 
 
 def _side(
-    scores: Tensor,
-    mask: Tensor | None,
-    gradient: Tensor,
+    scores: Floats,
+    keep: Keep | None,
+    gradient: Floats,
     n: int,
     *,
     sign: float,
@@ -107,9 +108,9 @@ def _side(
     constant = center * center - shift * shift
     select = share < 1.0
     total, weight, weighted_f, broken = parabola_pass(
-        scores.numpy(),
-        None if mask is None else mask.numpy(),
-        gradient.numpy(),
+        scores,
+        keep,
+        gradient,
         shift=shift,
         weight=2.0 / (share * n),
         curve=sign * sharpness,
@@ -152,9 +153,9 @@ def fused_value_and_grads(
         rows = None if bool(rows.all()) else rows
     kept = pos.contiguous() if rows is None else pos[rows]
     neg = neg.contiguous()
-    d_kept, d_neg = torch.empty_like(kept), torch.empty_like(neg)
+    d_kept, d_neg = np.empty(kept.shape, np.float32), np.empty(neg.shape, np.float32)
     plus = _side(
-        kept,
+        kept.numpy(),
         None,
         d_kept,
         len(kept),
@@ -166,9 +167,9 @@ def fused_value_and_grads(
         sharpness=settings.sharpness,
     )
     minus = _side(
-        neg.view(-1),
-        None if neg_mask is None else neg_mask.view(-1),
-        d_neg.view(-1),
+        neg.numpy().reshape(-1),
+        None if neg_mask is None else neg_mask.numpy().reshape(-1),
+        d_neg.reshape(-1),
         n_neg,
         sign=1.0,
         share=settings.beta,
@@ -179,15 +180,13 @@ def fused_value_and_grads(
     )
     refuse_broken(plus.broken, minus.broken)
     stretch = 1.0 + settings.gap_penalty
-    if rows is None:
-        d_pos = d_kept
-    else:
-        d_pos = torch.zeros_like(pos)
-        d_pos[rows] = d_kept
+    d_pos = torch.from_numpy(d_kept)
+    if rows is not None:
+        d_pos = torch.zeros_like(pos).masked_scatter_(rows, d_pos)
     return ValueAndGrads(
         plus.term + minus.term - stretch * gap * gap,
         d_pos,
-        d_neg,
+        torch.from_numpy(d_neg),
         Variables(
             2.0 * (a * plus.weight - plus.weighted_f),
             2.0 * (b * minus.weight - minus.weighted_f),

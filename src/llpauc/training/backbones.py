@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
 import numpy.typing as npt
 from numba import njit, prange
@@ -155,7 +156,7 @@ class LightGCNBackbone(Backbone):
         width = model.options.dimensions
         to_users = graph_weights(train)
         to_items = to_users.T.tocsr()
-        self._graph = [(m.indptr, m.indices, m.data) for m in (to_users, to_items)]
+        self._graph = [(_even(m), m.indptr, m.indices, m.data) for m in (to_users, to_items)]
         self._users, self._items = (
             _Side(table.detach().numpy(), width, False, options)
             for table in (model.user_table, model.item_table)
@@ -245,16 +246,36 @@ def _weighted_sums(starts, columns, weights, rows, table, out):
                 total[k] += weight * source[k]
 
 
+def _even(matrix: Any) -> npt.NDArray[np.int64]:
+    """Bounds of runs of rows with as many entries each: a popular item is worth a thousand others,
+    and equal numbers of rows would leave all threads but one idle."""
+    work = matrix.indptr.astype(np.int64) + 4 * np.arange(len(matrix.indptr))
+    runs = 8 * numba.get_num_threads()
+    bounds = np.searchsorted(work, np.linspace(0, work[-1], runs + 1))
+    bounds[0], bounds[-1] = 0, matrix.shape[0]
+    return bounds
+
+
 @njit(parallel=True, cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
-def _smooth(starts, columns, weights, table, share, out, running):
+def _smooth(bounds, starts, columns, weights, table, share, out, running):
     """out = CSR @ table, and running += share * out, row by row while it is in the cache."""
-    for row in prange(len(out)):
-        total = out[row]
-        total[:] = 0
-        for at in range(starts[row], starts[row + 1]):
-            weight, source = weights[at], table[columns[at]]
-            for k in range(len(total)):
-                total[k] += weight * source[k]
-        into = running[row]
-        for k in range(len(total)):
-            into[k] += share * total[k]
+    width = table.shape[1]
+    for run in prange(len(bounds) - 1):
+        for row in range(bounds[run], bounds[run + 1]):
+            total = out[row]
+            for k in range(width):
+                total[k] = 0
+            first, last = starts[row], starts[row + 1]
+            for at in range(first, last - 3, 4):
+                w0, w1, w2, w3 = weights[at], weights[at + 1], weights[at + 2], weights[at + 3]
+                t0, t1 = table[columns[at]], table[columns[at + 1]]
+                t2, t3 = table[columns[at + 2]], table[columns[at + 3]]
+                for k in range(width):
+                    total[k] += (w0 * t0[k] + w1 * t1[k]) + (w2 * t2[k] + w3 * t3[k])
+            for at in range(first + (last - first) // 4 * 4, last):
+                weight, source = weights[at], table[columns[at]]
+                for k in range(width):
+                    total[k] += weight * source[k]
+            into = running[row]
+            for k in range(width):
+                into[k] += share * total[k]
