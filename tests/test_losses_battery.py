@@ -221,6 +221,25 @@ def test_float32_agrees_with_float64(name: str, params: dict[str, object]) -> No
 
 
 @every_loss
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_slopes_for_an_engine_are_those_of_autograd(name, params, dtype) -> None:
+    pos, neg = (x.to(dtype) for x in batch(13))
+    mask = torch.rand(6, 5, generator=torch.Generator().manual_seed(13)) < 0.7
+    mask[3] = False
+    loss, other = ready(name, params), ready(name, params)
+    expected = value_and_grads(loss, pos, neg, mask, context(6))
+    if list(loss.parameters()):
+        loss(pos, neg, mask, context=context(6)).backward()
+    value, d_pos, d_neg = other.value_and_slopes(pos, neg, mask, context=context(6))
+    assert value == pytest.approx(expected[0].item())
+    torch.testing.assert_close(d_pos, expected[1])
+    torch.testing.assert_close(d_neg, expected[2])
+    for ours, theirs in zip(other.parameters(), loss.parameters(), strict=True):
+        idle = torch.zeros_like(theirs)  # a threshold that nothing selects with has no gradient
+        torch.testing.assert_close(ours.grad, idle if theirs.grad is None else theirs.grad)
+
+
+@every_loss
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=8, deadline=None)
 def test_positives_go_up_and_negatives_down(name, params, seed) -> None:

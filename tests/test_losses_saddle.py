@@ -23,7 +23,7 @@ from llpauc.losses import (
     hard_llpauc,
     llpauc_objective,
 )
-from llpauc.losses.exact import selected_count
+from llpauc.metrics import selected_count
 
 SHARES = (0.2, 0.5, 0.8, 1.0)  # of 10 positives and 20 negatives: whole numbers
 

@@ -86,7 +86,7 @@ def test_formats_can_be_told(tmp_path: Path) -> None:
     reading = read(tmp_path, "x", FILES["u.data"], format="u.data")
     assert events(reading.interactions) == PLAIN
     assert set(FORMATS) == {
-        *("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet"),
+        *("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet", "jsonl"),
     }
 
 

@@ -21,7 +21,6 @@ in full, as in the metric.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -36,18 +35,6 @@ class Saddle(NamedTuple):
 
     value: Tensor
     variables: Variables[Tensor]
-
-
-def selected_count(share: float, n: int) -> int:
-    """How many of n a share selects: ceil(share n), at least 1, and exactly K for share = K/n.
-
-    >>> selected_count(0.7, 10), selected_count(0.01, 3), selected_count(20 / 33, 33)
-    (7, 1, 20)
-    """
-    product = share * n
-    nearest = round(product)
-    meant = abs(product - nearest) <= 1e-12 * product  # 20/33 * 33 is 20.000000000000004
-    return min(max(nearest if meant else math.ceil(product), 1), n)
 
 
 def select_best(scores: Tensor, share: float) -> Tensor:

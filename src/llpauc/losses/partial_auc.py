@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu, softplus
 
 from llpauc.errors import InputError, check_share, choose
-from llpauc.losses.exact import counted, exact_saddle, hard_llpauc, selected_count
+from llpauc.losses.exact import counted, exact_saddle, hard_llpauc
 from llpauc.losses.fused import (
     Settings,
     ValueAndGrads,
@@ -55,6 +55,7 @@ from llpauc.losses.interface import (
     check_shapes,
     leave_out,
 )
+from llpauc.metrics.partial_auc import selected_count
 
 Solver = Literal["sgda", "exact"]
 

@@ -132,8 +132,8 @@ def psl_loss(
     Args:
         temperature: tau*, above 0.
         surrogate: g.
-        divisor: 2 keeps d within [-1, 1], which the paper assumes: atan(d) + 1 is negative below
-            d = -1.56.
+        divisor: 2 keeps d within [-1, 1], the range the authors' program is written for (its own
+            default is 1): atan(d) + 1 is negative below d = -1.56.
 
     Reference: Yang et al., PSL, NeurIPS 2024.
 
@@ -158,7 +158,8 @@ def sl_at_k_loss(
 
         sigmoid((c_i - q_u) / tau_w) * log sum_j exp((c_j - c_i) / tau)
 
-    The weight has a gradient too, as in the paper; q_u has none.
+    The weight has a gradient too, as in the authors' SL@K program (their SogSL@K detaches it); q_u
+    has none.
 
     Args:
         quantiles: (B,), q_u of each row's user: the score of the K-th best of all items.

@@ -58,9 +58,9 @@ def read_frame(source: Any, wanted: dict[str, Column], bad_rows: str) -> Reading
             table = source.to_arrow()
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InputError(f"{name}: {_one_line(error)}; give each column one type") from error
-    roles = _choose(table, name, wanted)
+    roles = choose_in_table(table, name, wanted)
     columns = {role: table.column(place) for role, place in roles.positions.items()}
-    return _read_columns(columns, name, bad_rows, roles)
+    return read_columns(columns, name, bad_rows, roles)
 
 
 def read_parquet(
@@ -72,7 +72,7 @@ def read_parquet(
             head = next(file.iter_batches(batch_size=SAMPLE_ROWS), None)
             empty = file.schema_arrow.empty_table()
             sample = empty if head is None else pa.Table.from_batches([head])
-            roles = _choose(sample, name, wanted)
+            roles = choose_in_table(sample, name, wanted)
             names = [sample.column_names[place] for place in roles.positions.values()]
             table = file.read(columns=names)
     except (pa.ArrowException, OSError) as error:
@@ -83,7 +83,7 @@ def read_parquet(
     columns = {
         role: table.column(column) for role, column in zip(roles.positions, names, strict=True)
     }
-    reading = _read_columns(columns, name, bad_rows, roles)
+    reading = read_columns(columns, name, bad_rows, roles)
     return replace(reading, notes=(note, *reading.notes), format="parquet")
 
 
@@ -126,7 +126,9 @@ def _numbered(count: int) -> IdMap:
     return IdMap(pa.array(np.arange(count)).cast(pa.large_string()), "int64")
 
 
-def _choose(table: pa.Table, name: str, wanted: dict[str, Column]) -> Roles:
+def choose_in_table(table: pa.Table, name: str, wanted: dict[str, Column]) -> Roles:
+    """Which column of a table plays which role, by its names and first values."""
+
     def kind_of(place: int) -> ValueKind | None:
         column = _decoded(table.column(place))
         if _is_text(column.type):
@@ -143,9 +145,10 @@ def _typed_kind(kind: pa.DataType) -> ValueKind | None:
     return "number" if any(fits(kind) for fits in numeric) else None
 
 
-def _read_columns(
+def read_columns(
     columns: dict[str, pa.ChunkedArray], name: str, bad_rows: str, roles: Roles
 ) -> Reading:
+    """Interactions from the columns of each role."""
     columns = {role: _decoded(column) for role, column in columns.items()}
     total = len(columns["user"])
     good = np.ones(total, dtype=bool)

@@ -55,6 +55,7 @@ FORMATS: dict[str, Format] = {
     "ratings.dat": Format(delimiter="::", header=False),
     "adjacency": Format(delimiter=" ", header=False),
     "parquet": Format(header=True),
+    "jsonl": Format(header=True),
 }
 _BY_NAME = {"u.data": "u.data", "ratings.dat": "ratings.dat"}
 _BY_SUFFIX = {
@@ -64,6 +65,9 @@ _BY_SUFFIX = {
     ".inter": "inter",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
 }
 _GZIP = b"\x1f\x8b"
 _PARQUET = b"PAR1"
@@ -166,6 +170,8 @@ def guess_format(path: Path, head: bytes, asked: str | None, name: str) -> tuple
     else:
         stem = path.name.lower().removesuffix(".gz")
         by_name = _BY_NAME.get(stem) or _BY_SUFFIX.get(Path(stem).suffix)
+        if by_name is None and head.lstrip().startswith(b'{"'):
+            return "jsonl", "from its first bytes"
         if by_name is None:
             return None, "from its first lines"
         found, source = by_name, "from its name"

@@ -14,6 +14,7 @@ from llpauc.readers.adjacency import read_adjacency
 from llpauc.readers.columns import Column, tidy
 from llpauc.readers.frames import is_frame, read_frame, read_matrix, read_parquet
 from llpauc.readers.gathering import Reading
+from llpauc.readers.json_lines import read_json_lines
 from llpauc.readers.look import guess_format, look, read_head, unpacked
 from llpauc.readers.tables import read_table
 
@@ -108,6 +109,9 @@ def _read_file(
         if found[0] == "parquet":
             note = f"{name}: read as parquet ({found[1]})"
             return read_parquet(plain_path, name, note, wanted, bad_rows)
+        if found[0] == "jsonl":
+            note = f"{name}: read as jsonl, one object a line ({found[1]})"
+            return read_json_lines(plain_path, name, note, wanted, bad_rows)
         layout = look(
             name,
             head,
