@@ -149,8 +149,9 @@ def option_names(command) -> list[str]:
 # --- help -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "command"), commands(), ids=lambda value: " ".join(value)
-                         if isinstance(value, tuple) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "command"), list(commands()), ids=[" ".join(path) for path, _ in commands()]
+)
 def test_help_of_a_command_names_every_option_in_plain_words(run, path, command):
     for ask in ("-h", "--help"):
         told = run(*path, ask)
@@ -388,7 +389,9 @@ BAD_OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), BAD_OPTIONS, ids=lambda v: " ".join(v))
+@pytest.mark.parametrize(
+    ("words", "said"), BAD_OPTIONS, ids=[" ".join(words) for words, _ in BAD_OPTIONS]
+)
 def test_a_bad_option_is_told_in_one_line(
     run, own_folder, events, trained, cold_folder, words, said
 ):
@@ -899,10 +902,10 @@ def test_a_terminal_without_unicode_is_no_failure(trained):
 def test_ids_are_shown_as_they_are_and_whole(run, own_folder):
     long = "x" * 500
     items = ["[/b]", "[red]hot[/red]", long, ":smile:", "a[0]"]
-    write_events(own_folder / "odd[/b].csv", ["[/u]", "[bold]v"], items * 3)
-    told = run("data", "inspect", "odd[/b].csv")
-    assert told.out.startswith("odd[/b].csv\n")
-    assert run("train", "odd[/b].csv", "--model", "popularity", "--out", "run").code == 0
+    write_events(own_folder / "odd[b].csv", ["[/u]", "[bold]v"], items * 3)
+    told = run("data", "inspect", "odd[b].csv")
+    assert told.out.startswith("odd[b].csv\n")
+    assert run("train", "odd[b].csv", "--model", "popularity", "--out", "run").code == 0
     told = run("recommend", "run", "--seen")
     assert told.code == 0
     for name in ["[/u]", "[bold]v", *items]:

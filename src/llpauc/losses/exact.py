@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from llpauc.losses.fused import Variables
+from llpauc.metrics.partial_auc import selected_count
 
 
 class Saddle(NamedTuple):
