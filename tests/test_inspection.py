@@ -186,7 +186,7 @@ def test_an_empty_part_is_no_trouble():
 # --- pictures -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("title", ["plain", "it's 5$ or $\\foo$ [/b]", "films 🎈 ø"])
+@pytest.mark.parametrize("title", ["plain", "no formula: $\\foo$ [/b]", "films 🎈 ø"])
 def test_the_picture_is_a_readable_png_whatever_the_title(tmp_path, title, recwarn):
     path = tmp_path / "deep" / "tail.png"
     assert plots.save(plots.long_tail(inspect(random_split(1)), title), path) == path

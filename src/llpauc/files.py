@@ -6,6 +6,7 @@ end. An exception on the way (a full disk, Ctrl-C) removes it and leaves an olde
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -141,9 +142,12 @@ def write_text(table: pa.Table, path: Path, delimiter: str) -> None:
     target = str(path).replace("'", "''")
     with duckdb.connect() as connection:  # Arrow's own writer quotes all text
         connection.register("rows", table)
-        connection.execute(
-            f"COPY rows TO '{target}' (FORMAT csv, HEADER true, DELIMITER '{delimiter}')"
-        )
+        try:
+            connection.execute(
+                f"COPY rows TO '{target}' (FORMAT csv, HEADER true, DELIMITER '{delimiter}')"
+            )
+        except duckdb.IOException as error:  # a full disk, most likely: an OSError like any other
+            raise OSError(errno.EIO, str(error).splitlines()[0], str(path)) from error
 
 
 _WRITERS: dict[str, Callable[[Interactions, Path], None]] = {

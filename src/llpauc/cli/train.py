@@ -143,6 +143,7 @@ def train(
     from llpauc.evaluation import evaluate
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric, split_names
+    from llpauc.models import Popularity
     from llpauc.recommend import as_split
     from llpauc.training import Diverged
 
@@ -167,10 +168,16 @@ def train(
             recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch)
         except Diverged as error:
             trouble = error
+    if recommender.history is not None and not recommender.history.validated and hold_out:
+        note("too few events to hold any out: all epochs ran, none was chosen by validation")
     measured = None
     try:
         if split.test is not None:
-            measured = evaluate(recommender.scorer(), split, metrics=wanted).summary()
+            scorers = {"popularity": Popularity(split.train), options.model: recommender.scorer()}
+            measured = {
+                name: evaluate(scorer, split, metrics=wanted).summary()
+                for name, scorer in scorers.items()
+            }
     finally:  # an impatient second Ctrl-C must not cost the run
         recommender.save(out, data=path, test=measured)
     _report(recommender, measured, out, json)
@@ -234,11 +241,16 @@ def _report(recommender: Recommender, measured: Any, out: str, json: bool) -> No
         return
     show_table("Training", ["", "value"], list(facts.items()))
     if measured is not None:
-        names = [name for name in next(iter(measured.values())) if name != "users"]
+        some = next(iter(measured.values()))["all"]
         show_table(
             "Test, read once",
-            ["users", "number", *names],
-            [[group, *figures.values()] for group, figures in measured.items()],
+            ["model", "users", "number", *[name for name in some if name != "users"]],
+            [
+                [model, group, *figures.values()]
+                for model, summary in measured.items()
+                for group, figures in summary.items()
+            ],
+            left=2,
         )
     note(f"next: llpauc recommend {out} --out recommendations.tsv")
 

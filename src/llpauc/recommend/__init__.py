@@ -28,7 +28,7 @@ from llpauc.readers import load as load_file
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.plan import MODELS, Plan, check_baseline, plan
 from llpauc.splits import split_random_per_user
-from llpauc.training import Diverged, Epoch, History, fit
+from llpauc.training import Diverged, Epoch, History, check_feasible, fit
 
 
 class Recommender:
@@ -116,6 +116,7 @@ class Recommender:
         plan = self.plan()
         if split.valid is None and self.hold_out:
             split = _hold_out(split, self.hold_out, plan.fit.seed)
+        check_feasible(split.train, plan.embedding.dimensions, plan.fit)
         model = EMBEDDING_MODELS[self.model](split.train, plan.embedding, plan.fit.seed)
         try:
             history = fit(

@@ -27,6 +27,9 @@ from llpauc.training.kernels import distinct, merge_rows, scatter_gradients, sco
 
 Table = npt.NDArray[np.float32]
 
+# Multiplications a batch below which threads do not pay: they gain a tenth on an idle machine and
+# wait milliseconds for each other on a busy one. The bits do not depend on it.
+_WORTH_THREADS = 2_000_000
 FAST_RATE = 2.0  # of the gap and the thresholds, in units of the base rate: the reference setting
 
 
@@ -80,6 +83,16 @@ class CpuEngine:
         self._last: _Batch | None = None
 
     def step(self, step: int, users: Rows, positives: Rows) -> float:
+        threads = numba.get_num_threads()
+        pairs = len(users) * self.sampler.negatives
+        if pairs * self.model.options.dimensions < _WORTH_THREADS:
+            numba.set_num_threads(1)
+        try:
+            return self._step(step, users, positives)
+        finally:
+            numba.set_num_threads(threads)
+
+    def _step(self, step: int, users: Rows, positives: Rows) -> float:
         drawn = self.sampler.draw(step, users, positives)
         user_rows = self._user_slots.fill(users)
         if drawn.items.ndim == 2:

@@ -112,6 +112,11 @@ class History:
     signal: int | None = None
 
     @property
+    def validated(self) -> bool:
+        """Whether validation has chosen the epoch."""
+        return any(epoch.valid for epoch in self.epochs)
+
+    @property
     def seconds(self) -> float:
         return sum(epoch.seconds for epoch in self.epochs)
 
@@ -143,9 +148,8 @@ def fit(
             yet, those of the last whole epoch, or of the start.
     """
     train = split.train
-    if not len(train):
-        raise InputError("there are no training events")
-    check_memory(model, train, options)
+    check_feasible(train, model.options.dimensions, options)
+    check_device(options.device)
     sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
     engine: Engine
     if options.device == "cpu":
@@ -221,23 +225,33 @@ def validate(model: EmbeddingModel, split: Split, metric: str) -> dict[str, floa
     return means
 
 
-def check_memory(model: EmbeddingModel, train: Interactions, options: FitOptions) -> None:
-    """Say before training, not in the middle of it, that memory will not do."""
-    tables = sum(p.numel() for p in model.parameters()) * 4
-    shared = SAMPLERS[options.sampler].shape == "shared"
-    pairs = options.batch_size * (
-        train.n_items if options.sampler == "all" else min(options.negatives, train.n_items)
-        if shared else options.negatives
-    )  # fmt: skip
+def check_feasible(train: Interactions, dimensions: int, options: FitOptions) -> None:
+    """Say before anything is made, not in the middle of it, that there are no events to train on,
+    or not enough memory."""
+    if not len(train):
+        raise InputError("there are no training events")
+    tables = (train.n_users + train.n_items) * dimensions * 4
+    columns = options.negatives
+    if SAMPLERS[options.sampler].shape == "shared":
+        columns = train.n_items if options.sampler == "all" else min(columns, train.n_items)
     # Weights, Adam's two moments and the best weights; scores and gradients of a batch.
-    needed = tables * 4 + pairs * 4 * 6
+    needed = tables * 4 + options.batch_size * columns * 4 * 6
     free = available_memory()
     if free is not None and needed > free:
         raise InputError(
             f"training needs about {needed / 2**30:.1f} GB, {free / 2**30:.1f} GB are free;"
-            f" lower dimensions ({model.options.dimensions}), batch_size ({options.batch_size})"
+            f" lower dimensions ({dimensions}), batch_size ({options.batch_size})"
             f" or negatives ({options.negatives})"
         )
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that torch does not have here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"device {device!r} cannot be used here ({why}); use cpu") from None
 
 
 def available_memory() -> int | None:
