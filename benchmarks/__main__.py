@@ -1,7 +1,8 @@
 """Run every benchmark and write results.json: `python -m benchmarks [--quick] [NAME ...]`.
 
 Each module bench_*.py has `run(quick) -> {name: {"ratio": ..., "goal": ..., details}}`, the ratio
-measured against its rival in the same run, interleaved, median of several. Bigger is better.
+measured against its rival in the same run, interleaved, median of several. Bigger is better, but
+for entries that say "smaller is better".
 """
 
 from __future__ import annotations
@@ -56,10 +57,15 @@ def show(results: dict[str, dict[str, object]]) -> None:
         details = ", ".join(
             f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
             for key, value in result.items()
-            if key not in ("ratio", "goal", "quick", "machine")
+            if key not in ("ratio", "goal", "quick", "machine", "smaller is better")
         )
-        met = "" if goal is None else ("met" if float(str(ratio)) >= float(str(goal)) else "missed")
-        table.add_row(name, f"{ratio:.3g}", "-" if goal is None else f"{goal:g}", met, details)
+        met, wanted = "", "-"
+        if goal is not None:
+            smaller = bool(result.get("smaller is better"))
+            far = float(str(ratio)) - float(str(goal))
+            met = "met" if (far <= 0 if smaller else far >= 0) else "missed"
+            wanted = f"{'<=' if smaller else '>='} {goal:g}"
+        table.add_row(name, f"{ratio:.3g}", wanted, met, details)
     Console(width=160).print(table)
 
 

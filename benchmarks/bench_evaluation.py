@@ -47,12 +47,13 @@ def plain_numpy(scorer: FactorScorer, split: Split, users: np.ndarray, k: int = 
 
 def run(quick: bool) -> dict[str, dict[str, object]]:
     scorer, split = made_up(*((3_000, 8_000, 64) if quick else (29_858, 40_988, 64)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     got = evaluate(scorer, split, memory_mb=CAP_MB)  # compiles, too
+    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     share = got.users[:: 10 if quick else 40]  # the rival sorts a part of the users
     same = np.isin(got.users, share)
     rival = plain_numpy(scorer, split, share)
     np.testing.assert_allclose(rival, got.values["recall@20"][same], atol=1e-9)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     times = interleaved(
         {
             "ours": lambda: evaluate(scorer, split, memory_mb=CAP_MB),
@@ -60,7 +61,6 @@ def run(quick: bool) -> dict[str, dict[str, object]]:
         },
         3,
     )
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     begun = time.perf_counter()
     evaluate(scorer, split, metrics=["recall@20", "auc", "llpauc(0.7,0.1)"], memory_mb=CAP_MB)
     with_areas = time.perf_counter() - begun
@@ -75,7 +75,7 @@ def run(quick: bool) -> dict[str, dict[str, object]]:
             "users": len(got.users),
             "items": split.n_items,
             "memory cap in MB": CAP_MB,
-            "peak above the rest in MB": max(peak, 0.0),
+            "peak of the first call in MB, compiler included": peak,
         }
     }
 

@@ -35,7 +35,10 @@ class Textbook:
         rows = np.concatenate([weights.row, weights.col + train.n_users])
         columns = np.concatenate([weights.col + train.n_users, weights.row])
         self.graph = torch.sparse_coo_tensor(
-            np.stack([rows, columns]), np.concatenate([weights.data] * 2), (n, n)
+            np.stack([rows, columns]),
+            np.concatenate([weights.data] * 2),
+            (n, n),
+            check_invariants=True,
         ).coalesce()
         self.train = train
         self.table = nn.Parameter(torch.randn(n, WIDTH) * 0.01)

@@ -49,7 +49,7 @@ def train(loss: Loss, seen: Tensor, steps: int = 200, seed: int = 0) -> Tensor:
         scores = score()
         if "users" in loss.needs and step % 50 == 0:
             loss.set_quantiles(top_k_quantiles(scores, k=ITEMS))
-        negatives = scores[users]  # all items; the mask leaves out what is liked
+        negatives = scores[users]  # all items; the mask leaves out what is seen
         context = Context(step=step, users=users)
         value = loss(
             negatives.gather(1, items[:, None])[:, 0], negatives, ~seen[users], context=context

@@ -111,7 +111,7 @@ def test_every_model_with_every_loss_recovers_a_block_structure(model_name, loss
         EMBEDDING_MODELS[model_name](BLOCKS.train, options, 2).scorer(), BLOCKS,
         metrics=["recall@10"],
     ).mean("recall@10")  # fmt: skip
-    assert found > 0.9  # the held-out third of each user's block
+    assert found > 0.8  # of the held-out third of each block; chance finds 0.3
     assert model_name != "mf" or by_chance < 0.5
 
 

@@ -224,9 +224,19 @@ def _number(stream, place):
 
 
 @njit(inline="always")
-def _below(number, bound):
-    """A whole number in [0, bound) from the upper half of `number`; bias below bound / 2^32."""
-    return np.int64(((number >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
+def _below(half, bound):
+    """A whole number in [0, bound) from 32 random bits; bias below bound / 2^32."""
+    return np.int64((half * np.uint64(bound)) >> np.uint64(32))
+
+
+@njit(inline="always")
+def _high(number):
+    return number >> np.uint64(32)
+
+
+@njit(inline="always")
+def _low(number):
+    return number & np.uint64(0xFFFFFFFF)
 
 
 @njit(inline="always")
@@ -253,10 +263,17 @@ def _draw_outside(seed, step, users, starts, items, n_items, out):
         own = items[starts[users[row]] : starts[users[row] + 1]]
         free = n_items - len(own)
         without += free == 0
+        if free == 0:
+            out[row, :] = 0
+            continue
         stream = _stream(seed, step, row)
-        for place in range(out.shape[1]):
-            x = _below(_number(stream, place), max(free, 1))
-            out[row, place] = _outside(x, own) if free else 0
+        for place in range(0, out.shape[1] - 1, 2):  # one number serves two draws
+            number = _number(stream, place)
+            out[row, place] = _outside(_below(_high(number), free), own)
+            out[row, place + 1] = _outside(_below(_low(number), free), own)
+        if out.shape[1] % 2:
+            last = out.shape[1] - 1
+            out[row, last] = _outside(_below(_high(_number(stream, last)), free), own)
     return without
 
 
@@ -265,7 +282,7 @@ def _draw_any(seed, step, n_items, out):
     for row in prange(len(out)):
         stream = _stream(seed, step, row)
         for place in range(out.shape[1]):
-            out[row, place] = _below(_number(stream, place), n_items)
+            out[row, place] = _below(_high(_number(stream, place)), n_items)
 
 
 @njit(parallel=True, cache=True)
@@ -290,7 +307,7 @@ def _draw_popular(seed, step, users, starts, items, n_items, cumulative, out):
                         break
                 if not found:
                     number = _number(stream, place * (_RETRIES + 1) + _RETRIES)
-                    item = _outside(_below(number, free), own)
+                    item = _outside(_below(_high(number), free), own)
             out[row, place] = item
     return without
 

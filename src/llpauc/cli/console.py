@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +31,13 @@ _WIDEST = 100_000  # characters of a table
 def note(text: str) -> None:
     """A remark for people, on stderr, so that stdout stays the result alone."""
     print(text, file=sys.stderr)
+
+
+def command_name() -> str:
+    """How the reader calls this program: by its name where that is found, else by its path."""
+    if shutil.which("llpauc"):
+        return "llpauc"
+    return os.path.relpath(sys.argv[0]) if sys.argv[0].endswith("llpauc") else "python -m llpauc"
 
 
 def print_json(result: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import note, print_json, progress, show_table
+from llpauc.cli.console import command_name, note, print_json, progress, show_table
 from llpauc.cli.outputs import check_folder
 
 if TYPE_CHECKING:
@@ -74,10 +74,11 @@ def demo(out: str = "demo", json: bool = False) -> None:
     _show_somebody(trained, data)
     note(f"wrote the picture {picture}, the data {folder / 'films'}, the model {folder / 'run'}")
     note("what to try next:")
-    note(f"  llpauc data inspect {folder / 'films'}")
-    note(f"  llpauc recommend {folder / 'run'} --users u0042 -k 5")
-    note(f"  llpauc train {folder / 'films'} --loss bpr --out {folder / 'bpr'}")
-    note("  llpauc data inspect YOUR_FILE.csv")
+    me = command_name()
+    note(f"  {me} data inspect {folder / 'films'}")
+    note(f"  {me} recommend {folder / 'run'} --users u0042 -k 5")
+    note(f"  {me} train {folder / 'films'} --loss bpr --out {folder / 'bpr'}")
+    note(f"  {me} data inspect YOUR_FILE.csv")
 
 
 def _show_somebody(trained: Recommender, data: DemoData) -> None:

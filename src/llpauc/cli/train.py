@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from llpauc.cli.console import cell, note, print_json, progress, show_table
+from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
 from llpauc.cli.options import HeldOut, Seed, TableOptions
 from llpauc.cli.outputs import check_file, check_folder
 from llpauc.cli.parser import Count, NotNegative, Positive, Share
@@ -252,7 +252,7 @@ def _report(recommender: Recommender, measured: Any, out: str, json: bool) -> No
             ],
             left=2,
         )
-    note(f"next: llpauc recommend {out} --out recommendations.tsv")
+    note(f"next: {command_name()} recommend {out} --out recommendations.tsv")
 
 
 def recommend(

@@ -51,6 +51,7 @@ from llpauc.losses.interface import (
     Loss,
     Prepared,
     as_computed,
+    check_finite,
     check_not_below_zero,
     check_shapes,
     leave_out,
@@ -151,6 +152,7 @@ def llpauc_value_and_grads(
         kept_pos, kept_neg, mask = leaves[0], leaves[1], neg_mask
         if neg_mask is not None:
             kept_pos, kept_neg, mask, _ = leave_out(kept_pos, kept_neg, neg_mask, Context())
+        check_finite(kept_pos, kept_neg, mask)
         if len(kept_pos) == 0:
             value = kept_pos.sum() + kept_neg.sum()
         else:
@@ -164,9 +166,9 @@ class LLPAUCLoss(Loss):
     """Lower-left partial AUC: the best alpha of the positives against the best beta of the
     negatives. The equation, its symbols and where it departs from the paper: `partial_auc`.
 
-    With `solver="sgda"` it is a minimax loss. Its value is negative for a good model, and moves
-    both ways while it learns; `diagnose` says what it stands for. Two of its variables must be
-    maximised, and all of them projected after the step: `minimax_optimizer` sees to both.
+    With `solver="sgda"` it is a minimax loss. Its value moves both ways while it learns, and holds
+    a constant bias of the soft selection; `diagnose` says what it stands for. Two of its variables
+    must be maximised, and all of them projected after the step: `minimax_optimizer` sees to both.
     With `solver="exact"` the saddle is solved on each batch, and there is nothing to learn.
 
     Args:
@@ -188,8 +190,9 @@ class LLPAUCLoss(Loss):
     """
 
     meaning = (
-        "the minimax value: at the saddle the mean over selected pairs of (1 - f_i + f_j)^2, "
-        "minus 1, so 0 where all scores are equal and -1 at best; it may move both ways"
+        "the minimax value, which moves both ways: at the saddle the mean over selected pairs of "
+        "(1 - f_i + f_j)^2, minus 1, plus a constant bias of the soft selection that falls as "
+        "sharpness grows; saddle_value is free of it, -1 at best"
     )
     variable_names: ClassVar[tuple[str, ...]] = Variables._fields
     pos_center: nn.Parameter
@@ -305,7 +308,8 @@ class LLPAUCLoss(Loss):
             if variable.grad is None:
                 variable.grad = torch.zeros_like(variable)
             variable.grad.fill_(slope)
-        return result.value, result.d_pos, result.d_neg
+        d_pos, d_neg = result.d_pos.to(pos_scores.dtype), result.d_neg.to(neg_scores.dtype)
+        return result.value, d_pos, d_neg
 
     def figures(self, batch: Prepared) -> dict[str, float]:
         """The hard LLPAUC of the batch, the shares it selects, its saddle value, the variables.

@@ -319,11 +319,11 @@ class SLAtKLoss(Loss):
         assert context.users is not None  # `prepare` has seen to it
         if len(self.quantiles) == 0:
             raise InputError("SLAtKLoss has no quantiles yet; call set_quantiles first")
-        top = int(context.users.max())
-        if top >= len(self.quantiles) or int(context.users.min()) < 0:
+        lowest, highest = int(context.users.min()), int(context.users.max())
+        if lowest < 0 or highest >= len(self.quantiles):
             raise InputError(
                 f"context.users must be in [0, {len(self.quantiles)}), the users of "
-                f"set_quantiles; got {top}"
+                f"set_quantiles; got {lowest if lowest < 0 else highest}"
             )
         return sl_at_k_loss(
             pos,

@@ -119,7 +119,12 @@ class CpuEngine:
     ) -> tuple[float, Table, Rows, Table]:
         """Negatives of each positive's own."""
         negatives, size = drawn.items, drawn.items.size
-        items = self._item_slots.fill(positives, negatives.ravel())
+        if size >= self.model.n_items:
+            # Nearly every item comes up: all of them step, those without a pair by a gradient of
+            # zero, which is what a replay would do later.
+            items = self._item_slots.all()
+        else:
+            items = self._item_slots.fill(positives, negatives.ravel())
         back = self.backbone
         back.prepare(self._user_slots.rows, items)
         scale = np.float32(self.model.scale)
@@ -211,12 +216,20 @@ class _Slots:
     def __init__(self, n: int) -> None:
         self.slot_of = np.zeros(n, np.int32)
         self._stamp = np.zeros(n, np.int64)
-        self._now = 0
+        self._now = self._count = 0
         self._rows = np.empty(n, np.int32)
         self.rows = self._rows[:0]
 
+    def all(self) -> Rows:
+        """Every row, in a slot of its own number."""
+        if len(self.rows) != len(self._rows) or self._now >= 0:
+            self._rows[:] = self.slot_of[:] = np.arange(len(self._rows), dtype=np.int32)
+            self._now = -1  # stays valid until `fill` is called
+            self.rows = self._rows
+        return self.rows
+
     def fill(self, first: Rows, second: Rows | None = None) -> Rows:
-        self._now += 1
+        self._now = self._count = self._count + 1
         second = first[:0] if second is None else second
         n = distinct(first, second, self.slot_of, self._stamp, self._now, self._rows)
         self.rows = self._rows[:n]

@@ -70,11 +70,25 @@ def score_pairs(user_table, item_table, users, positives, negatives, scale, pos_
 
 
 @njit(cache=True, fastmath=_FAST, inline="always")
-def _add_four(into, width, table, r0, r1, r2, r3, s0, s1, s2, s3):
-    """into += four rows times their factors, in one pass over `into`."""
-    v0, v1, v2, v3 = table[r0], table[r1], table[r2], table[r3]
-    for k in range(width):
-        into[k] += (s0 * v0[k] + s1 * v1[k]) + (s2 * v2[k] + s3 * v3[k])
+def _add_rows(into, width, table, rows, factors, first, last):
+    """into += table rows times their factors, eight at a time: one pass over `into` for them."""
+    for at in range(first, last - 7, 8):
+        v0, v1, v2, v3 = (
+            table[rows[at]], table[rows[at + 1]], table[rows[at + 2]], table[rows[at + 3]]
+        )  # fmt: skip
+        v4, v5, v6, v7 = (
+            table[rows[at + 4]], table[rows[at + 5]], table[rows[at + 6]], table[rows[at + 7]]
+        )  # fmt: skip
+        f0, f1, f2, f3 = factors[at], factors[at + 1], factors[at + 2], factors[at + 3]
+        f4, f5, f6, f7 = factors[at + 4], factors[at + 5], factors[at + 6], factors[at + 7]
+        for k in range(width):
+            into[k] += ((f0 * v0[k] + f1 * v1[k]) + (f2 * v2[k] + f3 * v3[k])) + (
+                (f4 * v4[k] + f5 * v5[k]) + (f6 * v6[k] + f7 * v7[k])
+            )
+    for at in range(first + (last - first) // 8 * 8, last):
+        row, factor = table[rows[at]], factors[at]
+        for k in range(width):
+            into[k] += factor * row[k]
 
 
 @njit(parallel=True, cache=True, fastmath=_FAST)
@@ -109,50 +123,33 @@ def scatter_gradients(
             gradient = user_gradients[b]
             item, user = positives[b], users[b]
             v = item_table[item]
-            slope = scale * pos_slopes[b]
+            slope = pos_slopes[b]
             for k in range(width):
                 gradient[k] = slope * v[k]
             slot = slot_of[item]
             to = at[slot]
             at[slot] = to + 1
             pair_user[to], pair_slope[to] = user, slope
-            for j in range(0, n_neg - 3, 4):
-                _add_four(
-                    gradient, width, item_table,
-                    negatives[b, j], negatives[b, j + 1], negatives[b, j + 2], negatives[b, j + 3],
-                    scale * neg_slopes[b, j], scale * neg_slopes[b, j + 1],
-                    scale * neg_slopes[b, j + 2], scale * neg_slopes[b, j + 3],
-                )  # fmt: skip
-            for j in range(n_neg // 4 * 4, n_neg):
-                v = item_table[negatives[b, j]]
-                slope = scale * neg_slopes[b, j]
-                for k in range(width):
-                    gradient[k] += slope * v[k]
+            _add_rows(gradient, width, item_table, negatives[b], neg_slopes[b], 0, n_neg)
+            for k in range(width):
+                gradient[k] *= scale
             for j in range(n_neg):
                 slot = slot_of[negatives[b, j]]
                 to = at[slot]
                 at[slot] = to + 1
-                pair_user[to], pair_slope[to] = user, scale * neg_slopes[b, j]
+                pair_user[to], pair_slope[to] = user, neg_slopes[b, j]
     last = shards - 1
     for slot in prange(n_rows):  # each shard has moved its mark to its end
         gradient = item_gradients[slot]
         gradient[:] = 0
         begin = counts[last, slot - 1] if slot else 0
         end = counts[last, slot]
-        for pair in range(begin, end - 3, 4):
-            _add_four(
-                gradient, width, user_table,
-                pair_user[pair], pair_user[pair + 1], pair_user[pair + 2], pair_user[pair + 3],
-                pair_slope[pair], pair_slope[pair + 1], pair_slope[pair + 2], pair_slope[pair + 3],
-            )  # fmt: skip
-        for pair in range(begin + (end - begin) // 4 * 4, end):
-            u = user_table[pair_user[pair]]
-            slope = pair_slope[pair]
-            for k in range(width):
-                gradient[k] += slope * u[k]
+        _add_rows(gradient, width, user_table, pair_user, pair_slope, begin, end)
+        for k in range(width):
+            gradient[k] *= scale
         if biased:
             for pair in range(begin, end):
-                gradient[width] += pair_slope[pair] / scale
+                gradient[width] += pair_slope[pair]
 
 
 @njit(cache=True, fastmath=_FAST)
