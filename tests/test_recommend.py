@@ -234,7 +234,7 @@ def test_folding_in_the_users_of_a_trained_model_finds_their_taste():
     for model in MODELS:
         if model == "popularity":
             continue
-        longer = QUICK | {"epochs": 80, "loss": "bpr", "hold_out": 0.0}
+        longer = QUICK | {"epochs": 20, "loss": "bpr", "hold_out": 0.0, "dimensions": 4}
         params = {} if model in ("itemknn", "ease") else longer
         recommender = Recommender(model=model, **params).fit(data)
         ids, _ = recommender.fold_in(["i1-0", "i1-3", "i1-5"], 5)
