@@ -990,3 +990,12 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_made(run, events):
     told = run("train", events, "--dimensions", "1000000000000")
     assert told.code == 2
     assert "lower dimensions (1000000000000)" in told.err
+
+
+def test_a_saved_run_can_be_measured_again(run, events):
+    run("data", "split", events, "split")
+    trained = json.loads(run("train", "split", "--epochs", "2", "--json").out)["test"]["mf"]
+    told = run("evaluate", "split", "--models", "popularity", "--runs", "run", "--json")
+    results = json.loads(told.out)["results"]
+    assert list(results) == ["popularity", "run"]
+    assert results["run"] == trained

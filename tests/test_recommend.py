@@ -713,3 +713,18 @@ def test_an_unknown_kind_of_file_is_refused(name, tmp_path):
     ):
         write_lists(odd_lists(), tmp_path / "sub" / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_saved_run_is_measured_over_other_id_maps(tmp_path):
+    """Data read again in another order, with people and items the run has never seen."""
+    recommender = fit("mf")
+    fitted = recommender.fitted
+    users = IdMap.of([*list(fitted.user_ids)[::-1], "nobody"])
+    items = IdMap.of(["nothing", *list(fitted.item_ids)[::-1]])
+    seen = fitted.scorer_for(users, items)
+    got = score_table(seen, len(users))
+    own = score_table(fitted.scorer, len(fitted.user_ids))
+    np.testing.assert_array_equal(got[:-1, 1:], own[::-1, ::-1])
+    np.testing.assert_array_equal(got[-1, 1:], fitted.fallback[::-1])
+    assert (got[:, 0] < own.min()).all()
+    assert fitted.scorer_for(fitted.user_ids, fitted.item_ids) is fitted.scorer

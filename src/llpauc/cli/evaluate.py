@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 from llpauc.cli.console import note, print_json, progress, show_table
 from llpauc.cli.options import SplitOptions, TableOptions
 from llpauc.cli.outputs import check_file, make_folder_of
 from llpauc.cli.parser import Count, NotNegative, Positive
 
+if TYPE_CHECKING:
+    from llpauc.interactions import Interactions
+    from llpauc.models import Scorer
+
 
 def evaluate(
     path: str,
     *,
     models: str | None = None,
+    runs: str | None = None,
     metrics: str = "recall@20,ndcg@20",
     on: Literal["test", "valid"] = "test",
     mask: Literal["seen", "train", "paper", "none"] = "seen",
@@ -39,6 +45,7 @@ def evaluate(
         path: a file of interactions, or a folder with train/valid/test files
         models: any of popularity, itemknn, ease, separated by commas; all that the data are not
             too large for unless given
+        runs: run folders written by llpauc train, separated by commas, to be measured too
         metrics: any of recall@K, precision@K, ndcg@K, hit@K, mrr@K, map@K, auc, opauc(BETA),
             llpauc(ALPHA,BETA), separated by commas
         on: the part to evaluate on
@@ -64,6 +71,7 @@ def evaluate(
 
     names = list(BASELINES) if models is None else [n.strip() for n in models.split(",")]
     fits = {name: choose(BASELINES, name, "model") for name in names}
+    saved = {run: _loaded(run) for run in (runs or "").split(",") if run}
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     for target in (per_user, lists, plot):
         check_file(target)
@@ -79,7 +87,7 @@ def evaluate(
     results: dict[str, evaluation.Evaluation] = {}
     seconds: dict[str, float] = {}
     left_out: dict[str, str] = {}
-    for name, fit in fits.items():
+    for name, fit in {**fits, **saved}.items():
         begun = time.perf_counter()
         try:
             with progress(f"fitting {name}"):
@@ -134,3 +142,11 @@ def evaluate(
     if plot is not None:
         figure = plots.compare_models(summaries, list(one.values)[:3], f"{path}, {on} users")
         note(f"wrote {plots.save(figure, plot)}")
+
+
+def _loaded(run: str) -> Callable[[Interactions], Scorer]:
+    """A saved run in the place of a model to be fitted: its vectors over the data's ids."""
+    from llpauc.recommend import Recommender
+
+    fitted = Recommender.load(run)._fitted()
+    return lambda train: fitted.scorer_for(train.user_ids, train.item_ids)

@@ -49,6 +49,15 @@ class Fitted:
     def of(seen: Interactions, scorer: Scorer, by_items: HistoryScorer, fallback: Scores) -> Fitted:
         return Fitted(scorer, by_items, fallback, seen.matrix, seen.user_ids, seen.item_ids)
 
+    def scorer_for(self, user_ids: IdMap, item_ids: IdMap) -> Scorer:
+        """The model over other id maps, such as those of data read again: somebody unknown is
+        scored by the fallback, an unknown item ranks last."""
+        if user_ids == self.user_ids and item_ids == self.item_ids:
+            return self.scorer
+        return _Translated(
+            self, self.user_ids.rows(user_ids.text), self.item_ids.rows(item_ids.text)
+        )
+
     def rank_rows(
         self, rows: npt.NDArray[np.int64], k: int, exclude_seen: bool, **options: Any
     ) -> tuple[Rows, Scores]:
@@ -111,6 +120,27 @@ class Fitted:
         except (KeyError, ValueError, IndexError) as error:
             raise InputError(f"the saved arrays do not fit together: {error}") from None
         return Fitted(scorer, by_items, fallback, histories, user_ids, item_ids)
+
+
+class _Translated:
+    """A fitted model seen through other rows; -1 is somebody, or something, it does not know."""
+
+    def __init__(
+        self, fitted: Fitted, users: npt.NDArray[np.int64], items: npt.NDArray[np.int64]
+    ) -> None:
+        self._fitted, self._users = fitted, users
+        self._there = np.flatnonzero(items >= 0)
+        self._known_items = items[self._there]
+        self.n_items = len(items)
+
+    def scores_into(self, users: Rows, out: Scores) -> None:
+        rows = self._users[users]
+        own = np.empty((len(users), len(self._fitted.item_ids)), np.float32)
+        self._fitted.scorer.scores_into(np.maximum(rows, 0).astype(np.int32), own)
+        own[rows < 0] = self._fitted.fallback
+        # Below every score there is, and finite: an unknown item may fill a list, but comes last.
+        out[:] = np.finfo(np.float32).min
+        out[:, self._there] = own[:, self._known_items]
 
 
 def _model_arrays(scorer: Scorer, by_items: HistoryScorer) -> dict[str, npt.NDArray[Any]]:
