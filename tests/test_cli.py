@@ -999,3 +999,14 @@ def test_a_saved_run_can_be_measured_again(run, events):
     results = json.loads(told.out)["results"]
     assert list(results) == ["popularity", "run"]
     assert results["run"] == trained
+
+
+def test_a_run_that_was_trained_on_the_test_events_is_called_out(run, events):
+    run("data", "split", events, "split")
+    run("train", "split", "--epochs", "1", "--out", "honest")
+    run("train", events, "--epochs", "1", "--out", "greedy")
+    told = run("evaluate", "split", "--models", "popularity", "--runs", "honest,greedy")
+    assert told.code == 0
+    assert "greedy: was trained on" in told.err
+    assert "figures flatter it" in told.err
+    assert "honest: was trained on" not in told.err

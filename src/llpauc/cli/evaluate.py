@@ -11,8 +11,11 @@ from llpauc.cli.outputs import check_file, make_folder_of
 from llpauc.cli.parser import Count, NotNegative, Positive
 
 if TYPE_CHECKING:
-    from llpauc.interactions import Interactions
+    from llpauc.interactions import Interactions, Split
     from llpauc.models import Scorer
+    from llpauc.recommend.fitted import Fitted
+
+    Fit = Callable[[Interactions], Scorer]
 
 
 def evaluate(
@@ -71,7 +74,7 @@ def evaluate(
 
     names = list(BASELINES) if models is None else [n.strip() for n in models.split(",")]
     fits = {name: choose(BASELINES, name, "model") for name in names}
-    saved = {run: _loaded(run) for run in (runs or "").split(",") if run}
+    saved = {run: _fitted(run) for run in (runs or "").split(",") if run}
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     for target in (per_user, lists, plot):
         check_file(target)
@@ -87,7 +90,8 @@ def evaluate(
     results: dict[str, evaluation.Evaluation] = {}
     seconds: dict[str, float] = {}
     left_out: dict[str, str] = {}
-    for name, fit in {**fits, **saved}.items():
+    in_place = {run: _in_place(run, fitted, split, on) for run, fitted in saved.items()}
+    for name, fit in {**fits, **in_place}.items():
         begun = time.perf_counter()
         try:
             with progress(f"fitting {name}"):
@@ -144,9 +148,22 @@ def evaluate(
         note(f"wrote {plots.save(figure, plot)}")
 
 
-def _loaded(run: str) -> Callable[[Interactions], Scorer]:
-    """A saved run in the place of a model to be fitted: its vectors over the data's ids."""
+def _fitted(run: str) -> Fitted:
     from llpauc.recommend import Recommender
 
-    fitted = Recommender.load(run)._fitted()
+    return Recommender.load(run)._fitted()
+
+
+def _in_place(run: str, fitted: Fitted, split: Split, on: Literal["test", "valid"]) -> Fit:
+    """A saved run in the place of a model to be fitted: its scores over the data's ids."""
+    if on in split.parts:
+        target = split.parts[on]
+        told = fitted.was_given(target)
+        # A pair that stands in train as well is the data's own leak, not the run's.
+        told &= split.train.matrix[target.users, target.items].A1 == 0
+        if told.any():
+            note(
+                f"{run}: was trained on {int(told.sum()):,} of the {len(target):,} {on} events, so"
+                " its figures flatter it; train on the train part alone"
+            )
     return lambda train: fitted.scorer_for(train.user_ids, train.item_ids)

@@ -58,6 +58,14 @@ class Fitted:
             self, self.user_ids.rows(user_ids.text), self.item_ids.rows(item_ids.text)
         )
 
+    def was_given(self, events: Interactions) -> npt.NDArray[np.bool_]:
+        """Whether each of these events is among those the model was trained on."""
+        users = self.user_ids.rows(events.user_ids.text)[events.users]
+        items = self.item_ids.rows(events.item_ids.text)[events.items]
+        given = (users >= 0) & (items >= 0)
+        given[given] = np.asarray(self.histories[users[given], items[given]]).ravel() > 0
+        return given
+
     def rank_rows(
         self, rows: npt.NDArray[np.int64], k: int, exclude_seen: bool, **options: Any
     ) -> tuple[Rows, Scores]:
