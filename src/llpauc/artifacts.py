@@ -88,6 +88,8 @@ def save(artifact: Artifact, folder: str | os.PathLike[str]) -> Path:
         }
         manifest = {"kind": _KIND, "format": FORMAT, "files": files}
         (work / MANIFEST).write_text(_dumps(manifest), encoding="utf-8")
+        # safetensors writes for its owner alone; a run's files are as readable as its manifest.
+        os.chmod(work / "tensors.safetensors", (work / MANIFEST).stat().st_mode & 0o777)
         for path in work.iterdir():
             _flush(path)
         _flush(work)

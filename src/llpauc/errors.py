@@ -41,7 +41,11 @@ def check_share(name: str, value: float) -> float:
     >>> check_share("alpha", 0.7)
     0.7
     """
-    if not 0.0 < value <= 1.0:
+    try:
+        fits = 0.0 < value <= 1.0
+    except TypeError:
+        fits = False
+    if not fits:
         raise InputError(f"{name} must be in (0, 1], got {value!r}")
     return float(value)
 
@@ -52,6 +56,10 @@ def check_at_least(name: str, value: int, least: int) -> int:
     >>> check_at_least("k", 20, 1)
     20
     """
-    if isinstance(value, bool) or int(value) != value or value < least:
+    try:
+        fits = not isinstance(value, bool) and int(value) == value and value >= least
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return int(value)

@@ -139,7 +139,9 @@ def train(
         dry_run: read the data, say what would be done, and stop
         json: print the outcome as JSON
     """
-    from llpauc.artifacts import check_replaceable
+    from pathlib import Path
+
+    from llpauc.artifacts import MANIFEST, check_replaceable
     from llpauc.evaluation import evaluate
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric, split_names
@@ -168,11 +170,19 @@ def train(
             recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch)
         except Diverged as error:
             trouble = error
-    if recommender.history is not None and not recommender.history.validated and hold_out:
+    history = recommender.history
+    interrupted = history is not None and history.signal is not None
+    if history is not None and not history.validated and not interrupted and hold_out:
         note("too few events to hold any out: all epochs ran, none was chosen by validation")
+    if interrupted and (Path(out) / MANIFEST).exists():
+        out = f"{out}-interrupted"  # half a run does not replace a whole one
+    elif (Path(out) / MANIFEST).exists():
+        note(f"replacing the run in {out}")
     measured = None
     try:
-        if split.test is not None:
+        if split.test is None:
+            note("no test part, so nothing is measured; llpauc data split makes one")
+        elif not interrupted:
             scorers = {"popularity": Popularity(split.train), options.model: recommender.scorer()}
             measured = {
                 name: evaluate(scorer, split, metrics=wanted).summary()
@@ -180,11 +190,13 @@ def train(
             }
     finally:  # an impatient second Ctrl-C must not cost the run
         recommender.save(out, data=path, test=measured)
+    if interrupted and history is not None:
+        note(f"interrupted: the model of epoch {history.best_epoch} is saved in {out}")
     _report(recommender, measured, out, json)
     if trouble is not None:
         raise trouble
-    if recommender.history is not None and recommender.history.signal is not None:
-        raise SystemExit(128 + recommender.history.signal)
+    if history is not None and history.signal is not None:
+        raise SystemExit(128 + history.signal)
 
 
 @contextmanager

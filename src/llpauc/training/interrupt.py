@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +37,8 @@ def stop_requests() -> Iterator[StopRequest]:
         if request and number == signal.SIGINT:
             raise KeyboardInterrupt
         request.signal = number
+        if sys.stderr.isatty():
+            os.write(2, b"\nstopping after this batch; Ctrl-C again breaks off and saves nothing\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
