@@ -74,6 +74,12 @@ class Sampler:
         """The negatives of step `step`, whose positives are (users, positives)."""
         raise TypeError(f"{type(self).__name__} does not draw")
 
+    def _without_the_sated(self, users: Rows, items: Rows) -> Negatives:
+        """Rows of users who have every item are masked: there is no negative for them."""
+        h = self.histories
+        full = np.diff(h.starts)[users] == h.n_items
+        return Negatives(items, np.broadcast_to(~full[:, None], items.shape).copy())
+
 
 class Uniform(Sampler):
     """Uniform over the items that are not the user's: one draw each, no rejection.
@@ -88,10 +94,7 @@ class Uniform(Sampler):
         without = _draw_outside(
             self.seed, np.uint64(step), users, h.starts, h.items, h.n_items, items
         )
-        if not without:
-            return Negatives(items, None)
-        full = np.diff(h.starts)[users] == h.n_items
-        return Negatives(items, np.broadcast_to(~full[:, None], items.shape).copy())
+        return self._without_the_sated(users, items) if without else Negatives(items, None)
 
 
 class UniformOverAll(Sampler):
@@ -121,10 +124,7 @@ class Popular(Sampler):
         without = _draw_popular(
             self.seed, np.uint64(step), users, h.starts, h.items, h.n_items, self._cumulative, items
         )
-        if not without:
-            return Negatives(items, None)
-        full = np.diff(h.starts)[users] == h.n_items
-        return Negatives(items, np.broadcast_to(~full[:, None], items.shape).copy())
+        return self._without_the_sated(users, items) if without else Negatives(items, None)
 
 
 class Shared(Sampler):
