@@ -85,6 +85,23 @@ def test_the_kernels_do_what_plain_torch_does(model, loss, sampler, score, bias)
         assert value.item() == pytest.approx(plain[3][name].item(), abs=1e-3), name
 
 
+def test_weight_decay_leaves_items_outside_the_batch_alone():
+    """Also where a batch has more pairs than there are items."""
+    model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=4), 1)
+    before = model.item_table.detach().clone()
+    sampler = make_sampler("uniform", SPLIT.train, 60, seed=3)
+    adam = AdamOptions(lr=0.01, weight_decay=0.1)
+    engine = CpuEngine(model, loss_named("bpr"), sampler, SPLIT.train, adam)
+    users, items = SPLIT.train.users[:1], SPLIT.train.items[:1]
+    engine.step(0, users, items)
+    engine.settle()
+    drawn = np.union1d(sampler.draw(0, users, items).items.ravel(), items)
+    outside = np.setdiff1d(np.arange(SPLIT.n_items), drawn)
+    assert len(outside)
+    assert torch.equal(model.item_table[outside], before[outside])
+    assert not torch.equal(model.item_table[drawn], before[drawn])
+
+
 def blocks(n_blocks=4, users=20, items=10, share=0.7, seed=0):
     """Users of a block have items of that block only; a share of them is held out."""
     rng = np.random.default_rng(seed)

@@ -46,7 +46,7 @@ Table = npt.NDArray[np.float32]
 _EXACT_STEPS = 128
 _REPLAYED = 160
 _SETTLED = 40_000  # 0.999^40000 is nothing beside 1 in double precision
-_FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN stays NaN
+FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN stays NaN
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _bias_tables(options: AdamOptions) -> tuple[Any, ...]:
     )
 
 
-@njit(parallel=True, cache=True, fastmath=_FAST)
+@njit(parallel=True, cache=True, fastmath=FAST_MATH)
 def _catch_up(
     table, mean, square, done, rows, count, tables, lr, decay_mean, decay_square, eps,
 ):  # fmt: skip
@@ -172,12 +172,8 @@ def _catch_up(
                 root = math.sqrt(np.float64(square[row, k]))
                 total = 0.0
                 for t in range(1, terms + 1):
-                    at = min(since + t, _SETTLED)
-                    total += (
-                        mean_power[t]
-                        * mean_bias[at]
-                        / (root_power[t] * square_bias[at] * root + eps)
-                    )
+                    spread = root_power[t] * square_bias[since + t] * root + eps
+                    total += mean_power[t] * mean_bias[since + t] / spread
                 table[row, k] -= np.float32(lr * np.float64(mean[row, k]) * total)
         else:
             c0, d, c2, c3, c4 = _moments(
@@ -201,7 +197,7 @@ def _catch_up(
             square[row, k] *= left_square
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=FAST_MATH)
 def _moments(since, terms, mean_bias, square_bias, mean_power, root_power):
     """C_0, the mean d, and the central moments C_2, C_3, C_4 of d_t under the weights c_t / lr."""
     # Raw moments about a point near the mean lose no digits and need one pass.
@@ -223,7 +219,7 @@ def _moments(since, terms, mean_bias, square_bias, mean_power, root_power):
     return r0, near + h, c2, c3, c4
 
 
-@njit(parallel=True, cache=True, fastmath=_FAST)
+@njit(parallel=True, cache=True, fastmath=FAST_MATH)
 def _step_rows(
     table, mean, square, done, rows, gradients, count,
     rate, root_scale, decay_mean, decay_square, eps, weight_decay,

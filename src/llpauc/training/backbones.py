@@ -18,7 +18,7 @@ from numba import njit, prange
 
 from llpauc.interactions import Interactions, Rows
 from llpauc.models.embedding import EmbeddingModel, graph_weights, history_weights
-from llpauc.optim import AdamOptions, RowAdam
+from llpauc.optim import FAST_MATH, AdamOptions, RowAdam
 from llpauc.training.kernels import through_unit, unit_rows
 
 Table = npt.NDArray[np.float32]
@@ -53,13 +53,19 @@ class _Side:
 class Backbone:
     """MF: two sides of free rows. The other models change what the user rows are."""
 
+    # Whether users and items are read straight from their tables, so that a cosine takes the unit
+    # rows of those; what is summed or propagated first is brought to unit length afterwards.
+    read_directly = (True, True)
+
     def __init__(self, model: EmbeddingModel, train: Interactions, options: AdamOptions) -> None:
         self.model = model
         cosine = model.options.score == "cosine"
         width = model.options.dimensions
         self._users, self._items = (
-            _Side(table.detach().numpy(), width, cosine, options)
-            for table in (model.user_table, model.item_table)
+            _Side(table.detach().numpy(), width, cosine and direct, options)
+            for table, direct in zip(
+                (model.user_table, model.item_table), self.read_directly, strict=True
+            )
         )
 
     @property
@@ -98,13 +104,13 @@ class Backbone:
 class ItemSumBackbone(Backbone):
     """User rows are weighted sums of history rows; their gradients go back to the history."""
 
+    read_directly = (False, True)
+
     def __init__(self, model: EmbeddingModel, train: Interactions, options: AdamOptions) -> None:
         super().__init__(model, train, options)
         self._history = history_weights(train)
         self._cosine = model.options.score == "cosine"
         width = model.options.dimensions
-        # The side's own rows are history rows and stay as they are; units are taken of the sums.
-        self._users = _Side(model.user_table.detach().numpy(), width, False, options)
         self._sums = np.zeros((train.n_users, width), np.float32)
         self._units = np.zeros_like(self._sums) if self._cosine else self._sums
 
@@ -148,19 +154,16 @@ class LightGCNBackbone(Backbone):
             one step of Adam on their mean.
     """
 
+    read_directly = (False, False)
+
     def __init__(
         self, model: EmbeddingModel, train: Interactions, options: AdamOptions, share: int = 1
     ) -> None:
         super().__init__(model, train, options)
         self._cosine = model.options.score == "cosine"
-        width = model.options.dimensions
         to_users = graph_weights(train)
         to_items = to_users.T.tocsr()
         self._graph = [(_even(m), m.indptr, m.indices, m.data) for m in (to_users, to_items)]
-        self._users, self._items = (
-            _Side(table.detach().numpy(), width, False, options)
-            for table in (model.user_table, model.item_table)
-        )
         self._out = [np.zeros_like(side.rows) for side in (self._users, self._items)]
         self._units = [np.zeros_like(t) for t in self._out] if self._cosine else self._out
         self._back = [np.zeros_like(t) for t in self._out]
@@ -233,7 +236,7 @@ BACKBONES: dict[str, Callable[..., Backbone]] = {
 }
 
 
-@njit(parallel=True, cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+@njit(parallel=True, cache=True, fastmath=FAST_MATH)
 def _weighted_sums(starts, columns, weights, rows, table, out):
     """out[row] = sum of weights times table rows over a CSR row, for the rows asked for."""
     for place in prange(len(rows)):
@@ -256,7 +259,7 @@ def _even(matrix: Any) -> npt.NDArray[np.int64]:
     return bounds
 
 
-@njit(parallel=True, cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+@njit(parallel=True, cache=True, fastmath=FAST_MATH)
 def _smooth(bounds, starts, columns, weights, table, share, out, running):
     """out = CSR @ table, and running += share * out, row by row while it is in the cache."""
     width = table.shape[1]

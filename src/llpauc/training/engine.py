@@ -78,6 +78,7 @@ class CpuEngine:
         extra = {"share": share} if model.name == "lightgcn" else {}
         self.backbone: Backbone = BACKBONES[model.name](model, train, adam, **extra)
         self.variables = ScalarAdam(_rates(loss), adam)
+        self._decays = adam.weight_decay > 0
         self._item_slots, self._user_slots = _Slots(train.n_items), _Slots(train.n_users)
         self._memory: dict[str, npt.NDArray[Any]] = {}
         self._last: _Batch | None = None
@@ -119,9 +120,10 @@ class CpuEngine:
     ) -> tuple[float, Table, Rows, Table]:
         """Negatives of each positive's own."""
         negatives, size = drawn.items, drawn.items.size
-        if size >= self.model.n_items:
+        if size >= self.model.n_items and not self._decays:
             # Nearly every item comes up: all of them step, those without a pair by a gradient of
-            # zero, which is what a replay would do later.
+            # zero, which is what a replay would do later. (Not with weight decay: that is for
+            # the rows of a batch alone.)
             items = self._item_slots.all()
         else:
             items = self._item_slots.fill(positives, negatives.ravel())
@@ -216,20 +218,19 @@ class _Slots:
     def __init__(self, n: int) -> None:
         self.slot_of = np.zeros(n, np.int32)
         self._stamp = np.zeros(n, np.int64)
-        self._now = self._count = 0
+        self._now, self._holds_all = 0, False
         self._rows = np.empty(n, np.int32)
         self.rows = self._rows[:0]
 
     def all(self) -> Rows:
         """Every row, in a slot of its own number."""
-        if len(self.rows) != len(self._rows) or self._now >= 0:
+        if not self._holds_all:
             self._rows[:] = self.slot_of[:] = np.arange(len(self._rows), dtype=np.int32)
-            self._now = -1  # stays valid until `fill` is called
-            self.rows = self._rows
+            self.rows, self._holds_all = self._rows, True
         return self.rows
 
     def fill(self, first: Rows, second: Rows | None = None) -> Rows:
-        self._now = self._count = self._count + 1
+        self._now, self._holds_all = self._now + 1, False
         second = first[:0] if second is None else second
         n = distinct(first, second, self.slot_of, self._stamp, self._now, self._rows)
         self.rows = self._rows[:n]

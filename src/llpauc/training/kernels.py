@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-_FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN stays NaN
+from llpauc.optim import FAST_MATH
 
 
 @njit(cache=True)
@@ -33,7 +33,7 @@ def distinct(first, second, slot_of, stamp, now, rows):
     return n
 
 
-@njit(parallel=True, cache=True, fastmath=_FAST)
+@njit(parallel=True, cache=True, fastmath=FAST_MATH)
 def score_pairs(user_table, item_table, users, positives, negatives, scale, pos_scores, neg_scores):
     """scores = scale <user row, item row> (+ bias) for (B,) positives and (B, N) negatives."""
     width = user_table.shape[1]
@@ -69,7 +69,7 @@ def score_pairs(user_table, item_table, users, positives, negatives, scale, pos_
                 neg_scores[b, j] += item_table[negatives[b, j], width]
 
 
-@njit(cache=True, fastmath=_FAST, inline="always")
+@njit(cache=True, fastmath=FAST_MATH, inline="always")
 def _add_rows(into, width, table, rows, factors, first, last):
     """into += table rows times their factors, eight at a time: one pass over `into` for them."""
     for at in range(first, last - 7, 8):
@@ -91,7 +91,7 @@ def _add_rows(into, width, table, rows, factors, first, last):
             into[k] += factor * row[k]
 
 
-@njit(parallel=True, cache=True, fastmath=_FAST)
+@njit(parallel=True, cache=True, fastmath=FAST_MATH)
 def scatter_gradients(
     user_table, item_table, users, positives, negatives, scale, pos_slopes, neg_slopes,
     slot_of, n_rows, shards, counts, pair_user, pair_slope, user_gradients, item_gradients,
@@ -152,7 +152,7 @@ def scatter_gradients(
                 gradient[width] += pair_slope[pair]
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=FAST_MATH)
 def merge_rows(rows, slot_of, gradients, n_rows, merged):
     """Add gradients[b] into merged[slot_of[rows[b]]]: a row that came up twice gets one."""
     merged[:n_rows] = 0
@@ -162,7 +162,7 @@ def merge_rows(rows, slot_of, gradients, n_rows, merged):
             into[k] += gradients[b, k]
 
 
-@njit(parallel=True, cache=True, fastmath=_FAST)
+@njit(parallel=True, cache=True, fastmath=FAST_MATH)
 def unit_rows(table, rows, width, units):
     """units[row] = table[row] / |table[row]| over the first `width` columns; the rest as it is."""
     for place in prange(len(rows)):
@@ -177,7 +177,7 @@ def unit_rows(table, rows, width, units):
             units[row, k] = table[row, k]
 
 
-@njit(parallel=True, cache=True, fastmath=_FAST)
+@njit(parallel=True, cache=True, fastmath=FAST_MATH)
 def through_unit(table, units, rows, width, gradients):
     """Gradients of unit rows into gradients of the rows: (g - <g, unit> unit) / |row|, in place."""
     for place in prange(len(rows)):
