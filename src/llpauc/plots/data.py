@@ -1,49 +1,14 @@
-"""Pictures, legible at the size of a README. Drawn without a screen, saved whole or not at all."""
+"""Pictures of a data set and of models side by side."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-from llpauc.errors import InputError, listing
-from llpauc.files import atomic_write
 from llpauc.inspection import Inspection, top_count
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt
-
-KINDS = (".png", ".svg", ".pdf", ".jpg", ".webp")
-
-
-def check_kind(path: str | Path) -> str:
-    """The ending of a picture's name, where it is one that can be drawn.
-
-    >>> check_kind("tail.png")
-    '.png'
-    """
-    kind = Path(path).suffix.lower()
-    if kind not in KINDS:
-        raise InputError(
-            f"{path}: unknown kind of picture {kind!r}; choose one of: {listing(KINDS)}"
-        )
-    return kind
-
-
-def save(figure: Any, path: str | Path) -> Path:
-    """Write a figure in the format its name says, by a temporary name."""
-    path, kind = Path(path), check_kind(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # a box stands for a letter the font lacks
-        figure.savefig(temporary, format=kind.lstrip("."), dpi=144)
-    plt.close(figure)
-    return path
+from llpauc.plots.saving import plt
 
 
 def long_tail(looked: Inspection, title: str) -> Any:

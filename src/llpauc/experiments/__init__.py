@@ -1,0 +1,1 @@
+"""Studies: the simulation, and the paper reproduced."""
