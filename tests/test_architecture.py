@@ -23,6 +23,7 @@ ORDER = [
     ("ranking",),
     ("evaluation",),
     ("training",),
+    ("tracking",),
     ("artifacts",),
     ("recommend",),
     ("plots",),

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from io import TextIOWrapper
 
-from llpauc.cli import data, demo, evaluate, train
+from llpauc.cli import data, demo, evaluate, reproduce, train
 from llpauc.cli.parser import Group, call, find
 from llpauc.errors import InputError
 
@@ -32,6 +32,7 @@ COMMANDS = Group(
         "evaluate": evaluate.evaluate,
         "train": train.train,
         "recommend": train.recommend,
+        "reproduce": reproduce.reproduce,
         "demo": demo.demo,
     },
 )

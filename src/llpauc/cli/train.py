@@ -120,6 +120,8 @@ def train(
     seed: Seed = 0,
     hold_out: HeldOut = 0.1,
     metrics: str = "recall@20,ndcg@20",
+    tensorboard: str | None = None,
+    mlflow: str | None = None,
     table: TableOptions,
     dry_run: bool = False,
     json: bool = False,
@@ -136,6 +138,8 @@ def train(
         seed: of the starting vectors, the order and the negatives
         hold_out: share of each user's events that choose the epoch where there is no valid file
         metrics: what to measure on the test part, where there is one
+        tensorboard: track the run for TensorBoard in this folder
+        mlflow: track the run in this MLflow database or server, such as sqlite:///mlflow.db
         dry_run: read the data, say what would be done, and stop
         json: print the outcome as JSON
     """
@@ -147,6 +151,7 @@ def train(
     from llpauc.metrics import parse_metric, split_names
     from llpauc.models import Popularity
     from llpauc.recommend import as_split
+    from llpauc.tracking import check_trackers, tracking
     from llpauc.training import Diverged
 
     recommender = options.recommender(seed)
@@ -154,6 +159,11 @@ def train(
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     check_folder(out)
     check_replaceable(out)
+    boards = {"tensorboard": tensorboard, "mlflow": mlflow}
+    places = {name: place for name, place in boards.items() if place is not None}
+    check_trackers(places, apart_from=out)
+    if tensorboard is not None:
+        check_folder(tensorboard)
     data = table.load(path)
     split = data if isinstance(data, Split) else as_split(data.interactions)
     events, users, items = len(split.train), split.n_users, split.n_items
@@ -164,32 +174,37 @@ def train(
             would = {**recommender.get_params(), "run": out}
             print_json({**would, "events": events, "users": users, "items": items})
         return
-    trouble = None
-    with _training_progress(recommender, split) as (on_batch, on_epoch):
+    trouble, measured = None, None
+    with tracking(places, _settings(recommender), note) as tracked:
+        with _training_progress(recommender, split, tracked.epoch) as (on_batch, on_epoch):
+            try:
+                recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch)
+            except Diverged as error:
+                trouble = error
+        history = recommender.history
+        interrupted = history is not None and history.signal is not None
+        if history is not None and not history.validated and not interrupted and hold_out:
+            note("too few events to hold any out: all epochs ran, none was chosen by validation")
+        if interrupted and (Path(out) / MANIFEST).exists():
+            out = f"{out}-interrupted"  # half a run does not replace a whole one
+        elif (Path(out) / MANIFEST).exists():
+            note(f"replacing the run in {out}")
         try:
-            recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch)
-        except Diverged as error:
-            trouble = error
-    history = recommender.history
-    interrupted = history is not None and history.signal is not None
-    if history is not None and not history.validated and not interrupted and hold_out:
-        note("too few events to hold any out: all epochs ran, none was chosen by validation")
-    if interrupted and (Path(out) / MANIFEST).exists():
-        out = f"{out}-interrupted"  # half a run does not replace a whole one
-    elif (Path(out) / MANIFEST).exists():
-        note(f"replacing the run in {out}")
-    measured = None
-    try:
-        if split.test is None:
-            note("no test part, so nothing is measured; llpauc data split makes one")
-        elif not interrupted:
-            scorers = {"popularity": Popularity(split.train), options.model: recommender.scorer()}
-            measured = {
-                name: evaluate(scorer, split, metrics=wanted).summary()
-                for name, scorer in scorers.items()
-            }
-    finally:  # an impatient second Ctrl-C must not cost the run
-        recommender.save(out, data=path, test=measured)
+            if split.test is None:
+                note("no test part, so nothing is measured; llpauc data split makes one")
+            elif not interrupted:
+                scorers = {
+                    "popularity": Popularity(split.train), options.model: recommender.scorer()
+                }  # fmt: skip
+                measured = {
+                    name: evaluate(scorer, split, metrics=wanted).summary()
+                    for name, scorer in scorers.items()
+                }
+        finally:  # an impatient second Ctrl-C must not cost the run
+            recommender.save(out, data=path, test=measured)
+        tracked.end(history, None if measured is None else measured[options.model])
+        if trouble is not None:
+            tracked.failed(trouble)
     if interrupted and history is not None:
         note(f"interrupted: the model of epoch {history.best_epoch} is saved in {out}")
     _report(recommender, measured, out, json)
@@ -199,11 +214,22 @@ def train(
         raise SystemExit(128 + history.signal)
 
 
+def _settings(recommender: Recommender) -> dict[str, Any]:
+    """Every hyperparameter, those left to their defaults too."""
+    from llpauc.models import BASELINES
+
+    if recommender.model in BASELINES:
+        return {"model": recommender.model, **recommender.parameters}
+    plan = recommender.plan()
+    defaults = {**asdict(plan.embedding), **asdict(plan.fit), **plan.loss_parameters}
+    return {**defaults, **recommender.get_params()}
+
+
 @contextmanager
 def _training_progress(
-    recommender: Recommender, split: Split
+    recommender: Recommender, split: Split, track: Callable[[Epoch], None]
 ) -> Iterator[tuple[Callable[[int], None], Callable[[Epoch], None]]]:
-    """A bar over all epochs, and a line an epoch above it."""
+    """A bar over all epochs, and a line an epoch above it; then the epoch is tracked."""
     from llpauc.models import BASELINES
 
     total = None
@@ -223,6 +249,7 @@ def _training_progress(
             advance(epoch.examples - told)  # batches tell in tenths of a second, and not the rest
             told = 0
             _tell(epoch)
+            track(epoch)
 
         yield on_batch, on_epoch
 

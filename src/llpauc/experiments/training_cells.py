@@ -1,0 +1,69 @@
+"""Cells of the paper's protocol, and the choice of a loss's setting on validation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llpauc.experiments.cells import Cell, Result
+from llpauc.experiments.lab import Lab
+from llpauc.experiments.settings import BACKBONES, EASE_GRID, PAPER, Setting, grid
+from llpauc.experiments.spread import Spread
+
+METRIC = PAPER["valid_metric"]
+GROUPS = {  # heading -> (reading of cold users, group of users)
+    "all users": ("random", "all"),
+    "warm users": ("random", "warm"),
+    "all users, cold ones by the mean vector": ("mean", "all"),
+}
+
+
+def training(
+    data: str, loss: str, seed: int, backbone: str = "mf", *, test: bool = True, **setting: Any
+) -> Cell:
+    """A cell of the paper's protocol; `setting` goes over it."""
+    options = {**PAPER, **BACKBONES[backbone], **setting}
+    return Cell.of("train", data, loss=loss, seed=seed, test=test, **options)
+
+
+def baseline(data: str, model: str, *, test: bool = True, **setting: Any) -> Cell:
+    return Cell.of("baseline", data, model=model, test=test, metric=METRIC, **setting)
+
+
+def choose_settings(lab: Lab, data: str, losses: Sequence[str]) -> dict[str, Setting]:
+    """Each loss's best setting by validation, with MF and the first seed."""
+    grids = {loss: grid(loss, data) for loss in losses}
+    if lab.quick:
+        grids = {loss: settings[:1] for loss, settings in grids.items()}
+    return _choose(
+        lab,
+        {
+            loss: [
+                (setting, training(data, loss, lab.seeds[0], test=False, **setting))
+                for setting in settings
+            ]
+            for loss, settings in grids.items()
+        },
+    )
+
+
+def choose_ease(lab: Lab, data: str) -> Setting:
+    cells = [(setting, baseline(data, "ease", test=False, **setting)) for setting in EASE_GRID]
+    return _choose(lab, {"ease": cells})["ease"]
+
+
+def _choose(lab: Lab, asked: dict[str, list[tuple[Setting, Cell]]]) -> dict[str, Setting]:
+    open_ones = [cell for cells in asked.values() if len(cells) > 1 for _, cell in cells]
+    results = lab.results(open_ones)
+    return {
+        name: max(cells, key=lambda pair: results[pair[1]]["valid"])[0]
+        if len(cells) > 1
+        else cells[0][0]
+        for name, cells in asked.items()
+    }
+
+
+def spread(results: Sequence[Result], metric: str, group: str = "all users") -> Spread:
+    """A test metric over the seeds; for data without cold users warm is all."""
+    cold, users = GROUPS[group]
+    return Spread.of([r["test"][cold].get(users, r["test"][cold]["all"])[metric] for r in results])
