@@ -39,7 +39,10 @@ class Store:
         try:
             held = json.loads(self.path(cell).read_text(encoding="utf-8"))
             result: Result = held["result"]
-            whole = held["sha256"] == digest({"asked": self._asked(cell), "result": result})
+            asked = self._asked(cell)
+            whole = held["asked"] == asked and held["sha256"] == digest(
+                {"asked": asked, "result": result}
+            )
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
