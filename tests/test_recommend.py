@@ -395,6 +395,23 @@ def test_a_share_is_held_out_to_choose_the_epoch_and_is_not_recommended():
                                                      if not has}  # fmt: skip
 
 
+def test_a_refit_is_a_training_on_everything_for_the_epochs_that_validation_chose():
+    chosen = fit("mf", SPLIT)
+    again = fit("mf", SPLIT, refit=True)
+    best, whole = chosen.history.best_epoch, SPLIT.train.followed_by(SPLIT.valid)
+    assert [e.examples for e in again.history.epochs[len(chosen.history.epochs) :]] == [
+        len(whole)
+    ] * best
+    straight = fit("mf", Split(whole), hold_out=0.0, epochs=best)
+    for one, other in zip(again.recommend(USERS, 5), straight.recommend(USERS, 5), strict=True):
+        assert (one == other).all()
+    popular = fit("popularity", SPLIT, refit=True).scorer()
+    assert (
+        popular.scores.tolist()
+        == np.bincount(whole.matrix.indices, minlength=whole.n_items).tolist()
+    )
+
+
 def test_nothing_is_held_out_where_it_is_not_wanted_or_not_needed():
     assert fit("mf", hold_out=0.0).history.epochs[0].examples == len(TRAIN)
     assert not fit("mf", hold_out=0.0).history.epochs[0].valid
@@ -436,7 +453,8 @@ def test_no_two_tables_start_alike(shape):
 
 def test_parameters_go_in_and_come_out():
     recommender = Recommender("itemsum", "bpr", hold_out=0.2, epochs=3, dimensions=7)
-    params = {"model": "itemsum", "loss": "bpr", "hold_out": 0.2, "epochs": 3, "dimensions": 7}
+    params = {"model": "itemsum", "loss": "bpr", "hold_out": 0.2, "refit": False, "epochs": 3,
+              "dimensions": 7}  # fmt: skip
     assert recommender.get_params() == recommender.get_params(deep=False) == params
     assert eval(repr(recommender)).get_params() == params
     assert recommender.set_params(epochs=5, hold_out=0.0) is recommender

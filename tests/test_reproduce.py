@@ -23,7 +23,7 @@ from llpauc.experiments.lab import Lab
 from llpauc.experiments.published import Figure
 from llpauc.experiments.report import Report, markdown_table, write_report
 from llpauc.experiments.runners import _noisy_events, run_baseline, run_noise_loss, run_train
-from llpauc.experiments.settings import GRIDS, PAPER, grid
+from llpauc.experiments.settings import GRIDS, PAPER, printed_setting
 from llpauc.experiments.spread import Spread
 from llpauc.experiments.store import Store
 from llpauc.experiments.targets import TARGETS
@@ -149,11 +149,11 @@ def test_a_setting_is_chosen_by_validation_alone(data, tmp_path, monkeypatch):
     )
     lab = a_lab(data, tmp_path, quick=False)
     chosen = choose_settings(lab, "adressa-clean", ("dns", "bpr", "llpauc"))
-    assert chosen["llpauc"] == {"alpha": 0.7, "beta": 0.1}  # the paper's own
-    assert [cell["test"] for cell in asked] == [False] * len(GRIDS["dns"])
+    assert chosen["bpr"] == {}
+    assert [cell["test"] for cell in asked] == [False] * len(GRIDS["dns"] + GRIDS["llpauc"])
     results = lab.results(asked)
     assert all("test" not in result for result in results.values())
-    best = max(asked, key=lambda cell: results[cell]["valid"])
+    best = max((c for c in asked if c["loss"] == "dns"), key=lambda cell: results[cell]["valid"])
     assert chosen["dns"] == {"hardest": best["hardest"]}
 
 
@@ -163,8 +163,9 @@ def test_every_grid_is_of_a_loss_that_takes_it():
         for setting in settings:
             make_loss(loss, **setting)
     assert set(tables.CLEAN + tables.NOISE + tables.LEARNING_TO_RANK) <= set(GRIDS) <= set(LOSSES)
-    assert grid("llpauc", "adressa-noise") == [{"alpha": 0.7, "beta": 0.1}]
-    assert len(grid("llpauc", "ml-100k-clean")) == 4
+    assert [s["beta"] for s in GRIDS["llpauc"]] == [s["beta"] for s in GRIDS["opauc"]]
+    assert printed_setting("adressa-noise") == {"alpha": 0.7, "beta": 0.1}
+    assert printed_setting("ml-100k-clean") is None
 
 
 def test_a_trained_cell_reads_cold_users_both_ways(data):
@@ -217,7 +218,8 @@ def test_remarks_follow_the_numbers():
 
 
 def test_the_authors_stopping_rule_is_shown_and_does_not_compete():
-    lines = [a_line("bpr", 0.2), a_line("llpauc", 0.25), a_line(tables.AUTHORS_RULE, 0.3)]
+    lines = [a_line("bpr", 0.2), a_line("llpauc", 0.25), a_line(tables.AUTHORS_RULE, 0.3),
+             a_line(tables.TUNED, 0.4)]  # fmt: skip
     assert tables._best(lines, "mf").method == "llpauc"
     text = tables._table(lines)
     assert "stopped on Recall@50" in text

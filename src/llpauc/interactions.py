@@ -251,6 +251,19 @@ class Interactions:
             timestamps=None if self.timestamps is None else self.timestamps[where],
         )
 
+    def followed_by(self, later: Interactions) -> Interactions:
+        """These events and then those, which have the same id maps; a column that either lacks is
+        left out."""
+        if self.user_ids != later.user_ids or self.item_ids != later.item_ids:
+            raise InputError("only parts with the same ids can follow each other; use Split.of")
+
+        def joined(name: str) -> Any:
+            columns = getattr(self, name), getattr(later, name)
+            return None if any(c is None for c in columns) else np.concatenate(columns)
+
+        names = ("users", "items", "ratings", "timestamps")
+        return replace(self, **{name: joined(name) for name in names})
+
     def remap(self, user_ids: IdMap, item_ids: IdMap) -> Interactions:
         """The same events against other id maps, which must know every id used here."""
         rows = {}

@@ -119,6 +119,7 @@ def train(
     options: ModelOptions,
     seed: Seed = 0,
     hold_out: HeldOut = 0.1,
+    refit: bool = False,
     metrics: str = "recall@20,ndcg@20",
     tensorboard: str | None = None,
     mlflow: str | None = None,
@@ -137,6 +138,7 @@ def train(
         out: the run folder
         seed: of the starting vectors, the order and the negatives
         hold_out: share of each user's events that choose the epoch where there is no valid file
+        refit: when the epoch is chosen, train anew on all events before the test, as many epochs
         metrics: what to measure on the test part, where there is one
         tensorboard: track the run for TensorBoard in this folder
         mlflow: track the run in this MLflow database or server, such as sqlite:///mlflow.db
@@ -155,7 +157,7 @@ def train(
     from llpauc.training import Diverged
 
     recommender = options.recommender(seed)
-    recommender.set_params(hold_out=hold_out)
+    recommender.set_params(hold_out=hold_out, refit=refit)
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     check_folder(out)
     check_replaceable(out)

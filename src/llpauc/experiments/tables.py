@@ -11,7 +11,7 @@ from llpauc.experiments.cells import Result
 from llpauc.experiments.lab import Lab
 from llpauc.experiments.published import Figure, published
 from llpauc.experiments.report import Report, Row, bullet_list, markdown_table, setting_text
-from llpauc.experiments.settings import PAPER, Setting
+from llpauc.experiments.settings import PAPER, Setting, printed_setting
 from llpauc.experiments.spread import Spread, short
 from llpauc.experiments.training_cells import (
     GROUPS,
@@ -27,13 +27,16 @@ CLEAN = ("bce", "bpr", "sce", "ccl", "dns", "softmax_v", "opauc", "llpauc")
 NOISE = ("bce", "bpr", "sce", "tce", "rce", "dns", "softmax_v", "opauc", "llpauc")
 MOVIELENS = ("bce", "bpr", "sce", "dns", "softmax_v", "llpauc")
 LEARNING_TO_RANK = ("lambdarank", "ndcg_loss1", "ndcg_loss2", "arp_loss2", "llpauc")
-AUTHORS_RULE = "llpauc-recall@50"  # the stopping rule of the authors' program, an extra row
+# Rows beside those that compete: the stopping rule of the authors' program, and LLPAUC with its
+# beta chosen as OPAUC's is, where the competing row has the alpha and beta that the paper prints.
+AUTHORS_RULE, TUNED = "llpauc-recall@50", "llpauc-tuned"
 NAMES = {
     "bce": "BCE", "bpr": "BPR", "sce": "SCE", "ccl": "CCL", "dns": "DNS(M, N)",
     "softmax_v": "Softmax_v(rho, N)", "opauc": "PAUCI (OPAUC)", "llpauc": "LLPAUC", "tce": "TCE",
     "rce": "RCE", "lambdarank": "LambdaRank", "ndcg_loss1": "NDCG-Loss1",
     "ndcg_loss2": "NDCG-Loss2", "arp_loss2": "ARP-Loss2", "popularity": "popularity",
     "ease": "EASE", "auc": "AUC", AUTHORS_RULE: "LLPAUC, stopped on Recall@50",
+    TUNED: "LLPAUC, beta tuned",
 }  # fmt: skip
 METRICS = ("recall@20", "ndcg@20")
 BAND = 0.006  # a mean this far from the printed one is said to differ
@@ -122,18 +125,20 @@ def comparison(plan: Plan, lab: Lab) -> Report:
 
 def _lines(plan: Plan, lab: Lab, data: str, losses: Sequence[str]) -> list[Line]:
     chosen = choose_settings(lab, data, losses)
+    printed, extra = printed_setting(data), [AUTHORS_RULE]
+    if printed is not None:
+        chosen |= {TUNED: chosen["llpauc"], "llpauc": printed}
+        extra.append(TUNED)
+    chosen[AUTHORS_RULE] = {**chosen["llpauc"], "valid_metric": "recall@50"}
     ease = choose_ease(lab, data)
     without = [baseline(data, "popularity"), baseline(data, "ease", **ease)]
-    authors_rule = {**chosen["llpauc"], "valid_metric": "recall@50"}
     cells = {
-        (backbone, loss): [
-            training(data, "llpauc", seed, backbone, **authors_rule)
-            if loss == AUTHORS_RULE
-            else training(data, loss, seed, backbone, **chosen[loss])
-            for seed in lab.seeds
+        (backbone, method): [
+            training(data, _loss(method), seed, backbone, **chosen[method]) for seed in lab.seeds
         ]
         for backbone in plan.backbones
-        for loss in (*losses, *([AUTHORS_RULE] if backbone == "mf" else []))
+        for method in (*losses, *extra)
+        if (backbone, method) != ("lightgcn", AUTHORS_RULE)
     }
     results = lab.results([*without, *[cell for some in cells.values() for cell in some]])
     lines = [
@@ -145,12 +150,16 @@ def _lines(plan: Plan, lab: Lab, data: str, losses: Sequence[str]) -> list[Line]
             data,
             backbone,
             loss,
-            chosen.get(loss, chosen["llpauc"]),
+            {name: value for name, value in chosen[loss].items() if name != "valid_metric"},
             [results[cell] for cell in some],
             published(plan.table, data, backbone, loss),
         )
         for (backbone, loss), some in cells.items()
     ]
+
+
+def _loss(method: str) -> str:
+    return "llpauc" if method in (AUTHORS_RULE, TUNED) else method
 
 
 def _protocol(lab: Lab) -> str:
@@ -162,7 +171,8 @@ def _protocol(lab: Lab) -> str:
         " same), untrained vectors for users without a training event, a seen item left in the"
         " ranking where it is also a test item. Validation Recall@20 with patience"
         f" {PAPER['patience']} stops and chooses the setting (with MF, the first seed, and then"
-        " for both backbones). *Warm users* have a training event; the last column gives the"
+        " for both backbones); LLPAUC competes with the alpha and beta that the paper prints,"
+        " where it prints them. *Warm users* have a training event; the last column gives the"
         " others the mean user's vector. Popularity and EASE are not in the paper's table; they"
         " need no training and know no seeds."
     )
@@ -198,7 +208,8 @@ def _best(lines: Sequence[Line], backbone: str) -> Line | None:
 
 def _ranked(lines: Sequence[Line], backbone: str) -> list[Line]:
     """The rows that compete: one a loss."""
-    return [line for line in lines if line.backbone == backbone and line.method != AUTHORS_RULE]
+    extra = (AUTHORS_RULE, TUNED)
+    return [line for line in lines if line.backbone == backbone and line.method not in extra]
 
 
 def _remarks(lines: Sequence[Line]) -> list[str]:
@@ -216,6 +227,14 @@ def _remarks(lines: Sequence[Line]) -> list[str]:
                 f" {'the best is' if place > 1 else 'next comes'} {NAMES[best.method]} with"
                 f" {best.spread(metric)} against {order[place - 1].spread(metric)}."
             )
+        remarks += [
+            f"{backbone}: {NAMES[TUNED]} ({setting_text(line.setting)}):"
+            f" {_pair(line, 'all users')}; {NAMES['opauc']}, chosen likewise,"
+            f" {_pair(rival, 'all users')}."
+            for line in lines
+            for rival in own
+            if (line.backbone, line.method, rival.method) == (backbone, TUNED, "opauc")
+        ]
         remarks += [
             f"{backbone}, {NAMES[line.method]}: {_difference(line)}."
             for line in own

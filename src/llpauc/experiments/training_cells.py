@@ -7,7 +7,7 @@ from typing import Any
 
 from llpauc.experiments.cells import Cell, Result
 from llpauc.experiments.lab import Lab
-from llpauc.experiments.settings import BACKBONES, EASE_GRID, PAPER, Setting, grid
+from llpauc.experiments.settings import BACKBONES, EASE_GRID, GRIDS, PAPER, Setting
 from llpauc.experiments.spread import Spread
 
 METRIC = PAPER["valid_metric"]
@@ -32,7 +32,7 @@ def baseline(data: str, model: str, *, test: bool = True, **setting: Any) -> Cel
 
 def choose_settings(lab: Lab, data: str, losses: Sequence[str]) -> dict[str, Setting]:
     """Each loss's best setting by validation, with MF and the first seed."""
-    grids = {loss: grid(loss, data) for loss in losses}
+    grids = {loss: GRIDS[loss] for loss in losses}
     if lab.quick:
         grids = {loss: settings[:1] for loss, settings in grids.items()}
     return _choose(

@@ -39,6 +39,8 @@ class Recommender:
         loss: a name of `llpauc.losses.LOSSES`; models without training ignore it.
         hold_out: share of each user's events that choose the epoch when `fit` is given no
             validation events, in [0, 1); 0 trains on everything for all epochs.
+        refit: once validation has chosen the epoch, train anew on all events, those held out or
+            given for validation too, for as many epochs.
         parameters: fields of `EmbeddingOptions` and `FitOptions`, the loss's own parameters
             (llpauc: alpha 0.7 and beta 0.1 unless given), or the baseline's. See
             `llpauc.recommend.plan.plan` for who gets which.
@@ -50,9 +52,15 @@ class Recommender:
     """
 
     def __init__(
-        self, model: str = "mf", loss: str = "llpauc", *, hold_out: float = 0.1, **parameters: Any
+        self,
+        model: str = "mf",
+        loss: str = "llpauc",
+        *,
+        hold_out: float = 0.1,
+        refit: bool = False,
+        **parameters: Any,
     ) -> None:
-        self.model, self.loss, self.hold_out = model, loss, hold_out
+        self.model, self.loss, self.hold_out, self.refit = model, loss, hold_out, refit
         self.parameters = parameters
         self._check()
         self.fitted: Fitted | None = None
@@ -62,13 +70,14 @@ class Recommender:
     # --- parameters, as scikit-learn has them ---------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        own = {"model": self.model, "loss": self.loss, "hold_out": self.hold_out}
+        names = ("model", "loss", "hold_out", "refit")
+        own = {name: getattr(self, name) for name in names}
         return {**own, **self.parameters}
 
     def set_params(self, **params: Any) -> Recommender:
         checked = Recommender(**{**self.get_params(), **params})  # refused: nothing has changed
-        self.model, self.loss, self.hold_out = checked.model, checked.loss, checked.hold_out
-        self.parameters = checked.parameters
+        for name in ("model", "loss", "hold_out", "refit", "parameters"):
+            setattr(self, name, getattr(checked, name))
         return self
 
     def __repr__(self) -> str:
@@ -110,12 +119,33 @@ class Recommender:
             llpauc.training.Diverged: on NaN; the recommender then has the last good weights.
         """
         split = as_split(data, valid)
-        seen = split.train
         if self.model in BASELINES:
-            return self._keep(_fit_baseline(self.model, seen, self.parameters))
+            known = _all_before_the_test(split) if self.refit else split.train
+            return self._keep(_fit_baseline(self.model, known, self.parameters))
         plan = self.plan()
+        seen = _all_before_the_test(split) if self.refit else split.train
         if split.valid is None and self.hold_out:
             split = _hold_out(split, self.hold_out, plan.fit.seed)
+        model, history = self._train(split, plan, seen, on_batch, on_epoch)
+        if self.refit and split.valid is not None and history.signal is None:
+            again = dataclasses.replace(
+                plan, fit=dataclasses.replace(plan.fit, epochs=history.best_epoch)
+            )
+            whole, second = self._train(Split(seen), again, seen, on_batch, on_epoch)
+            epochs = history.epochs + second.epochs
+            history = dataclasses.replace(history, epochs=epochs, signal=second.signal)
+            if second.signal is None:  # else the model that validation chose is the better one
+                model, split = whole, Split(seen)
+        return self._keep(_fitted_embedding(model, split.train, seen), history)
+
+    def _train(
+        self,
+        split: Split,
+        plan: Plan,
+        seen: Interactions,
+        on_batch: Callable[[int], None] | None,
+        on_epoch: Callable[[Epoch], None] | None,
+    ) -> tuple[EmbeddingModel, History]:
         check_feasible(split.train, plan.embedding.dimensions, plan.fit)
         model = EMBEDDING_MODELS[self.model](split.train, plan.embedding, plan.fit.seed)
         try:
@@ -126,7 +156,7 @@ class Recommender:
             with np.errstate(all="ignore"):  # good may still be huge; the error says the rest
                 self._keep(_fitted_embedding(model, split.train, seen))
             raise
-        return self._keep(_fitted_embedding(model, split.train, seen), history)
+        return model, history
 
     def _keep(self, fitted: Fitted, history: History | None = None) -> Recommender:
         """All at once: a fit that is refused leaves the one before whole."""
@@ -226,6 +256,10 @@ def as_split(data: Any, valid: Any = None) -> Split:
     train = split.train if isinstance(split, Split) else split
     other = _read(valid)
     return Split.of(train, other.train if isinstance(other, Split) else other)
+
+
+def _all_before_the_test(split: Split) -> Interactions:
+    return split.train if split.valid is None else split.train.followed_by(split.valid)
 
 
 def _read(data: Any) -> Interactions | Split:
