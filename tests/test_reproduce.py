@@ -16,8 +16,8 @@ import pytest
 
 from llpauc.cli import main
 from llpauc.errors import InputError
+from llpauc.experiments import around, tables
 from llpauc.experiments import lab as lab_module
-from llpauc.experiments import tables
 from llpauc.experiments.cells import Cell, digest
 from llpauc.experiments.lab import Lab
 from llpauc.experiments.published import Figure
@@ -366,3 +366,18 @@ def test_killed_three_times_it_ends_with_the_table_of_an_undisturbed_run(data, t
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").glob("table1.*")} == made
     after = {p.name: p.stat().st_mtime_ns for p in cells.glob("*.json")}
     assert {name: after[name] for name in kept} == kept  # nothing was run twice
+
+
+# --- around a model -------------------------------------------------------------------------------
+
+
+def test_inversions_and_correlation_by_hand():
+    target = np.array([1.0, 2.0, 3.0, 3.0])
+    assert around._inverted(target, target) == 0
+    assert around._inverted(-target, target) == 1
+    assert around._inverted(np.zeros(4), target) == 0.5
+    # Of the five pairs that the target orders, one (2 against 3) is the other way.
+    assert around._inverted(np.array([1.0, 5.0, 4.0, 6.0]), target) == pytest.approx(1 / 5)
+    other = np.array([1.0, 5.0, 4.0, 6.0])
+    assert around._correlation(other, target) == pytest.approx(np.corrcoef(other, target)[0, 1])
+    assert np.isnan(around._correlation(np.zeros(4), target))

@@ -28,8 +28,9 @@ def reproduce(
 
     Targets: table1 (clean), table2 (noise), table-ml100k, table-ltr, table-complexity,
     table-datasets, figure-ablation, figure-hyper, figure-robustness, figure-convergence,
-    figure-noise-loss, figure-roc, or all. Every finished piece is kept in OUT/cells: a run that was
-    stopped or killed goes on where it was, and targets share what they have in common.
+    figure-noise-loss, figure-roc, figure-around-model (not in the paper), or all. Every finished
+    piece is kept in OUT/cells: a run that was stopped or killed goes on where it was, and targets
+    share what they have in common.
 
     Args:
         target: what to make; several with commas between

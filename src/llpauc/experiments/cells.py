@@ -20,7 +20,7 @@ class Cell:
     """One piece of work.
 
     Args:
-        kind: a name of `llpauc.experiments.runners.RUNNERS`.
+        kind: a name of `llpauc.experiments.targets.RUNNERS`.
         data: a name of `llpauc.experiments.datasets`.
         options: sorted (name, value) pairs; values as JSON has them.
     """

@@ -143,7 +143,7 @@ class Lab:
 
 def run(cell: Cell, data: str) -> Result:
     """Run one cell here and now."""
-    from llpauc.experiments.runners import RUNNERS
+    from llpauc.experiments.targets import RUNNERS
 
     options = dict(cell.options)
     return RUNNERS[cell.kind](lambda name: load_split(name, data), cell.data, **options)

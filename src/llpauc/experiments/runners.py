@@ -125,11 +125,10 @@ def run_noise_loss(
 
 def run_roc(splits: Splits, data: str, *, model: str, loss: str, **given: Any) -> Result:
     """The ROC curve of the warm test user with most test items, under a trained model."""
-    split, made = splits(data), plan(loss, given)
+    split = splits(data)
     if split.test is None:
         raise InputError(f"{data} has no test part")
-    trained, loss_module = _start(split, model, made)
-    _fit(trained, loss_module, split, made)
+    trained = train_once(split, model, loss, given)
     seen = (
         split.train.matrix
         if split.valid is None
@@ -209,10 +208,9 @@ def _bpr_of_each(
     return each
 
 
-RUNNERS: dict[str, Callable[..., Result]] = {
-    "train": run_train,
-    "baseline": run_baseline,
-    "step-time": run_step_time,
-    "noise-loss": run_noise_loss,
-    "roc": run_roc,
-}
+def train_once(split: Split, model: str, loss: str, given: Mapping[str, Any]) -> EmbeddingModel:
+    """A trained model, its epoch chosen by validation."""
+    made = plan(loss, given)
+    trained, loss_module = _start(split, model, made)
+    _fit(trained, loss_module, split, made)
+    return trained

@@ -1,11 +1,12 @@
-"""Everything `llpauc reproduce` can make, by name."""
+"""Everything `llpauc reproduce` can make, and every kind of cell that it is made of, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
-from llpauc.experiments import facts, figures
+from llpauc.experiments import around, facts, figures, runners
+from llpauc.experiments.cells import Result
 from llpauc.experiments.lab import Lab
 from llpauc.experiments.report import Report
 from llpauc.experiments.tables import PLANS, comparison
@@ -20,4 +21,14 @@ TARGETS: dict[str, Callable[[Lab], Report]] = {
     "figure-convergence": figures.convergence,
     "figure-noise-loss": figures.noise_loss,
     "figure-roc": figures.roc,
+    "figure-around-model": around.around_model,
+}
+
+RUNNERS: dict[str, Callable[..., Result]] = {
+    "train": runners.run_train,
+    "baseline": runners.run_baseline,
+    "step-time": runners.run_step_time,
+    "noise-loss": runners.run_noise_loss,
+    "roc": runners.run_roc,
+    "around": around.run_around,
 }

@@ -123,6 +123,7 @@ def heat_maps(
     alphas: Sequence[float],
     betas: Sequence[float],
     title: str,
+    unit: str = "normalised: worst 0, best 1",
 ) -> Any:
     """One map a metric over alpha (up) and beta (right); a cross marks the best cell."""
     figure, axes = plt.subplots(
@@ -137,7 +138,7 @@ def heat_maps(
         axis.set_xlabel("beta (FPR at most)")
         axis.set_title(name, fontsize=9)
     axes[0][0].set_ylabel("alpha (TPR at most)")
-    figure.colorbar(image, ax=axes[0].tolist(), label="normalised: worst 0, best 1", shrink=0.9)
+    figure.colorbar(image, ax=axes[0].tolist(), label=unit, shrink=0.9)
     figure.suptitle(title, fontsize=10)
     return figure
 
