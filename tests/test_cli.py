@@ -192,8 +192,8 @@ def test_help_names_what_the_registries_hold(run):
         return set(words[: words.index(end)].replace(" or ", ", ").replace("in- b", "in-b")
                    .replace(" (the paper's way)", "").split(", "))  # fmt: skip
 
-    assert listed(train, "--model MODEL ", " [default") == set(MODELS)
-    assert listed(train, "--loss LOSS ", " [default") == set(LOSSES)
+    assert listed(train, "--model MODEL ", " (mf unless") == set(MODELS)
+    assert listed(train, "--loss LOSS ", " (llpauc unless") == set(LOSSES)
     assert listed(train, "--sampler SAMPLER ", " --lr") == set(SAMPLERS)
     assert listed(train, "--format FORMAT ", " --user") == set(FORMATS)
     assert listed(evaluate, "--models MODELS any of ", ", separated") == set(BASELINES)
@@ -551,7 +551,7 @@ def test_evaluate_agrees_with_itself_and_writes_what_was_asked(run, own_folder, 
     assert f"{results['popularity']['all']['recall@5']:.4f}" in people
     head, *lists = Path("p/lists.tsv").read_text(encoding="utf-8").splitlines()
     assert head == "model\tuser\titem\trank\tscore"
-    assert len(lists) == 3 * 40 * 5
+    assert len(lists) == 4 * 40 * 5
 
 
 def test_k_larger_than_the_catalogue_is_a_result(run, events, trained):
@@ -580,7 +580,7 @@ def test_a_model_too_large_for_the_data_does_not_cost_the_others(run, events, mo
     monkeypatch.setattr(sys.modules["llpauc.models.ease"], "_MOST_BYTES", 1)
     told = run("evaluate", events, "--json")
     assert told.code == 0
-    assert set(json.loads(told.out)["results"]) == {"popularity", "itemknn"}
+    assert set(json.loads(told.out)["results"]) == {"popularity", "recent", "itemknn"}
     assert "without ease: EASE inverts" in told.err
     asked = run("evaluate", events, "--models", "ease")
     assert asked.code == 2

@@ -82,6 +82,7 @@ def test_ease_refuses_what_would_not_fit_in_memory():
         ("ease", {"regularization": float("nan")}, "regularization must be above 0"),
         ("itemknn", {"neighbours": 0}, "neighbours must be a whole number of at least 1"),
         ("itemknn", {"shrinkage": -1.0}, "shrinkage must be at least 0"),
+        ("recent", {"half_life": 0.0}, "half_life must be above 0, got 0.0"),
     ],
 )
 def test_bad_parameters(name, parameters, said):

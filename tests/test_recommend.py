@@ -19,11 +19,13 @@ from sklearn.base import clone
 from llpauc.errors import InputError
 from llpauc.interactions import IdMap, Interactions, Split
 from llpauc.losses import LOSSES
+from llpauc.models import BASELINES, Recent
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.recommend import Recommender, as_split, outside
 from llpauc.recommend.lists import ListRows, write_lists
 from llpauc.recommend.plan import MODELS, plan
+from llpauc.recommend.recipes import RECIPES
 from llpauc.training import Diverged
 from tests.data import random_split, score_table
 
@@ -144,7 +146,7 @@ def test_who_has_everything_is_recommended_nothing():
     pairs = [("all", i) for i in range(5)] + [("some", 0), ("some", 3)]
     data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
     for model in MODELS:
-        params = {} if model in ("popularity", "itemknn", "ease") else QUICK
+        params = {} if model in BASELINES else QUICK
         recommender = Recommender(model=model, **params).fit(data)
         ids, scores = recommender.recommend(["all", "some"], 4)
         assert ids[0].tolist() == [None] * 4
@@ -232,10 +234,10 @@ def test_folding_in_the_users_of_a_trained_model_finds_their_taste():
              if (u + i) % 4]  # fmt: skip
     data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
     for model in MODELS:
-        if model == "popularity":
+        if model in ("popularity", "recent"):
             continue
         longer = QUICK | {"epochs": 20, "loss": "bpr", "hold_out": 0.0, "dimensions": 4}
-        params = {} if model in ("itemknn", "ease") else longer
+        params = {} if model in BASELINES else longer
         recommender = Recommender(model=model, **params).fit(data)
         ids, _ = recommender.fold_in(["i1-0", "i1-3", "i1-5"], 5)
         assert all(i.startswith("i1-") for i in ids), model
@@ -746,3 +748,37 @@ def test_a_saved_run_is_measured_over_other_id_maps(tmp_path):
     np.testing.assert_array_equal(got[-1, 1:], fitted.fallback[::-1])
     assert (got[:, 0] < own.min()).all()
     assert fitted.scorer_for(fitted.user_ids, fitted.item_ids) is fitted.scorer
+
+
+# --- recent popularity and recipes ---------------------------------------------------------------
+
+
+def test_recent_chooses_its_half_life_on_validation_and_counts_what_it_may():
+    rng = np.random.default_rng(3)
+    days = np.repeat(np.arange(60), 60)
+    items = rng.integers(0, 4, len(days)) + 4 * (days // 6)  # every six days other news
+    data = Interactions.of(
+        [f"u{n}" for n in range(len(days))], [f"i{i}" for i in items], timestamps=days * 86400.0
+    )
+    parts = [data.take(days < 45), data.take((days >= 45) & (days < 52)), data.take(days >= 52)]
+    split = Split(*parts)
+    only_train = Recommender(model="recent").fit(split)
+    everything = Recommender(model="recent", refit=True).fit(split)
+    chosen = everything.fitted_params
+    assert chosen["by"] == "time"
+    assert chosen["half_life"] < 15 * 86400
+    assert only_train.fitted_params["half_life"] == chosen["half_life"]
+    for fitted, known in ((only_train, parts[:1]), (everything, parts[:2])):
+        np.testing.assert_array_equal(
+            fitted.scorer().scores, Recent(known, chosen["half_life"], "time").scores
+        )
+
+
+def test_recipes_are_parameters_of_a_recommender_and_follow_the_shape_of_the_data():
+    small = Interactions.of(["a"] * 5, range(5))
+    large = Interactions.of(["a"] * 5000, range(5000))
+    for make in RECIPES.values():
+        Recommender(**make(small))
+    assert RECIPES["auto"](small)["sampler"] == "all"
+    assert RECIPES["auto"](large)["sampler"] == "shared"
+    assert RECIPES["auto"](large)["beta"] == pytest.approx(400 / 5000)

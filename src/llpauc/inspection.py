@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llpauc.interactions import Interactions, Split
+from llpauc.recency import Recency, before, choose_recency
 
 _MOST_SECONDS = 253402300799.0  # the last second of the year 9999
 
@@ -60,6 +62,10 @@ def inspect(data: Interactions | Split) -> Inspection:
     odd = [*_odd_in_parts(parts, described)]
     if isinstance(data, Split):
         odd += _odd_between(data, described)
+    moving = choose_recency([data] if isinstance(data, Interactions) else before(data, "test"))
+    figures |= _drift(moving)
+    if moving.moves:
+        odd.append(_told(moving, isinstance(data, Split)))
     return Inspection(described, figures, tuple(odd), item_events, user_events)
 
 
@@ -145,6 +151,29 @@ def _odd_between(split: Split, described: dict[str, dict[str, Any]]) -> list[str
                     f" have no training event; {remedy}"
                 )
     return odd
+
+
+def _drift(moving: Recency) -> dict[str, Any]:
+    """How well popularity of all events and of the recent ones tells what came last."""
+    if not moving.figures:
+        return {}
+    return {
+        f"popularity, {moving.metric}": moving.figures[math.inf],
+        f"recent popularity, {moving.metric}": moving.figures[moving.half_life],
+    }
+
+
+def _told(moving: Recency, is_split: bool) -> str:
+    remedy = (
+        "learn from all that lies before the test (llpauc evaluate --history all)"
+        if is_split
+        else "split it by time (--how temporal)"
+    )
+    return (
+        f"tastes move with time: on {moving.on} recent popularity ({moving}) gets"
+        f" {moving.metric} {moving.figures[moving.half_life]:.4f}, popularity over all events"
+        f" {moving.figures[math.inf]:.4f}; {remedy} and weigh events by age"
+    )
 
 
 def _name_of(split: Split, part: Interactions) -> str:

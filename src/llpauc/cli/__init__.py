@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from io import TextIOWrapper
 
-from llpauc.cli import data, demo, evaluate, reproduce, simulate, train
+from llpauc.cli import data, demo, evaluate, recommend, reproduce, simulate, train
 from llpauc.cli.parser import Group, call, find
 from llpauc.errors import InputError
 
@@ -33,7 +33,7 @@ COMMANDS = Group(
         ),
         "evaluate": evaluate.evaluate,
         "train": train.train,
-        "recommend": train.recommend,
+        "recommend": recommend.recommend,
         "simulate": simulate.simulate,
         "reproduce": reproduce.reproduce,
         "demo": demo.demo,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import note, print_json, progress, show_table
 from llpauc.cli.options import SplitOptions, TableOptions
@@ -11,11 +12,13 @@ from llpauc.cli.outputs import check_file, make_folder_of
 from llpauc.cli.parser import Count, NotNegative, Positive
 
 if TYPE_CHECKING:
+    from llpauc.evaluation import Evaluation
     from llpauc.interactions import Interactions, Split
     from llpauc.models import Scorer
+    from llpauc.recency import Recency
     from llpauc.recommend.fitted import Fitted
 
-    Fit = Callable[[Interactions], Scorer]
+    Fit = Callable[[], Scorer]
 
 
 def evaluate(
@@ -26,6 +29,8 @@ def evaluate(
     metrics: str = "recall@20,ndcg@20",
     on: Literal["test", "valid"] = "test",
     mask: Literal["seen", "train", "paper", "none"] = "seen",
+    history: Literal["train", "all"] = "train",
+    half_life: Positive | None = None,
     table: TableOptions,
     options: SplitOptions,
     regularization: Positive = 200.0,
@@ -42,18 +47,23 @@ def evaluate(
 
     A folder with train and test files is taken as it is; a single file is split first. Users are
     shown warm (with training events), cold (without) and all together. Users without a test item
-    are left out and counted.
+    are left out and counted. It is said when recent popularity beats a model: then time is worth
+    more than what the model learns.
 
     Args:
         path: a file of interactions, or a folder with train/valid/test files
-        models: any of popularity, itemknn, ease, separated by commas; all that the data are not
-            too large for unless given
+        models: any of popularity, recent, itemknn, ease, separated by commas; all that the data
+            are not too large for unless given
         runs: run folders written by llpauc train, separated by commas, to be measured too
         metrics: any of recall@K, precision@K, ndcg@K, hit@K, mrr@K, map@K, auc, opauc(BETA),
             llpauc(ALPHA,BETA), separated by commas
         on: the part to evaluate on
         mask: items not to recommend: seen (train, and valid when testing), train, paper (as the
             reference program does: a seen item stays if it is a test item) or none
+        history: what the models may learn from: train, as in the paper, or all that lies before the
+            part under test (train and valid when testing); runs stay as they were trained
+        half_life: age at which an event counts half in recent popularity: seconds where there are
+            timestamps, else events; chosen on what lies before the part under test unless given
         regularization: EASE's lambda
         neighbours: ItemKNN's neighbours of an item
         shrinkage: ItemKNN's distrust of items with few users
@@ -67,7 +77,7 @@ def evaluate(
     """
     import time
 
-    from llpauc import evaluation
+    from llpauc import evaluation, recency
     from llpauc.errors import InputError, choose
     from llpauc.metrics import parse_metric, split_names
     from llpauc.models import BASELINES
@@ -83,19 +93,31 @@ def evaluate(
 
         plots.check_kind(plot)
     split = options.apply(table.load(path))
-    parameters: dict[str, dict[str, float]] = {
+    parts = recency.before(split, on, history)
+    train = recency.join(parts)
+    everything = recency.before(split, on)
+    if half_life is None:
+        chosen = recency.choose_recency(everything)
+    else:
+        chosen = recency.given_recency(everything, half_life)
+    parameters: dict[str, dict[str, Any]] = {
+        "recent": {"half_life": chosen.half_life, "by": chosen.by},
         "itemknn": {"neighbours": neighbours, "shrinkage": shrinkage},
         "ease": {"regularization": regularization},
     }
     results: dict[str, evaluation.Evaluation] = {}
     seconds: dict[str, float] = {}
     left_out: dict[str, str] = {}
-    in_place = {run: _in_place(run, fitted, split, on) for run, fitted in saved.items()}
-    for name, fit in {**fits, **in_place}.items():
+    ready: dict[str, Fit] = {
+        name: partial(fit, parts if name == "recent" else train, **parameters.get(name, {}))
+        for name, fit in fits.items()
+    }
+    ready |= {run: _in_place(run, fitted, split, on) for run, fitted in saved.items()}
+    for name, fit in ready.items():
         begun = time.perf_counter()
         try:
             with progress(f"fitting {name}"):
-                scorer = fit(split.train, **parameters.get(name, {}))
+                scorer = fit()
         except InputError as error:
             if models is not None:
                 raise
@@ -111,11 +133,17 @@ def evaluate(
         seconds[name] = time.perf_counter() - begun
     one = next(iter(results.values()))
     summaries = {name: result.summary() for name, result in results.items()}
+    warning = _beaten_by_recent(results, split, parts, chosen)
+    if warning is not None:
+        note(warning)
     if json:
         print_json(
             {
-                "path": path, "on": on, "mask": mask, "users left out": one.left_out,
-                "models left out": left_out, "results": summaries, "seconds": seconds,
+                "path": path, "on": on, "mask": mask, "history": history,
+                "recent": {"half_life": chosen.half_life, "by": chosen.by, "chosen on": chosen.on},
+                "users left out": one.left_out, "models left out": left_out,
+                "results": summaries, "seconds": seconds,
+                "warnings": [] if warning is None else [warning],
             }
         )  # fmt: skip
     else:
@@ -135,6 +163,9 @@ def evaluate(
             f"masked: {evaluation.MASKS[mask][0]}; {one.left_out:,} users without a {on} item"
             " are left out"
         )
+        note(f"learnt from: {recency.HISTORIES[history]}")
+        if "recent" in results:
+            note(f"recent: {chosen}; chosen on {chosen.on}")
     if per_user is not None:
         make_folder_of(per_user)
         evaluation.write_per_user(results, per_user)
@@ -146,6 +177,37 @@ def evaluate(
     if plot is not None:
         figure = plots.compare_models(summaries, list(one.values)[:3], f"{path}, {on} users")
         note(f"wrote {plots.save(figure, plot)}")
+
+
+def _beaten_by_recent(
+    results: Mapping[str, Evaluation], split: Split, parts: Sequence[Interactions], chosen: Recency
+) -> str | None:
+    """A warning where recent popularity, learnt from `parts`, is clearly better than a model."""
+    from llpauc.evaluation import MASKS
+    from llpauc.metrics import parse_metric
+    from llpauc.recency import METRIC, before, clearly_better, one_list_values, recent_counts
+
+    one = next(iter(results.values()))
+    metric = next((m for m in (METRIC, *one.values) if m in one.values and parse_metric(m).k), None)
+    if metric is None or not chosen.moves:
+        return None
+    scores = recent_counts(parts, chosen.half_life, chosen.by)
+    masked = MASKS[one.mask][1](split, one.on)
+    recent = one_list_values(scores, split.parts[one.on].matrix, masked, metric)
+    beaten = [
+        name
+        for name, result in results.items()
+        if name != "recent" and clearly_better(recent, result.values[metric])
+    ]
+    if not beaten:
+        return None
+    best = max(results[name].mean(metric) for name in beaten)
+    more = len(parts) < len(before(split, one.on))
+    return (
+        f"recent popularity ({chosen}) beats {', '.join(beaten)}: {metric} {recent.mean():.4f}"
+        f" against {best:.4f} at best; tastes move with time: weigh events by age"
+        f"{', and learn from all that lies before the test (--history all)' if more else ''}"
+    )
 
 
 def _fitted(run: str) -> Fitted:
@@ -166,4 +228,4 @@ def _in_place(run: str, fitted: Fitted, split: Split, on: Literal["test", "valid
                 f"{run}: was trained on {int(told.sum()):,} of the {len(target):,} {on} events, so"
                 " its figures flatter it; train on the train part alone"
             )
-    return lambda train: fitted.scorer_for(train.user_ids, train.item_ids)
+    return partial(fitted.scorer_for, split.user_ids, split.item_ids)

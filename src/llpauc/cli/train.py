@@ -1,4 +1,4 @@
-"""`llpauc train` and `llpauc recommend`: from a file to a model, from a model to lists."""
+"""`llpauc train`: from a file to a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
 from llpauc.cli.options import HeldOut, Seed, TableOptions
-from llpauc.cli.outputs import check_file, check_folder
+from llpauc.cli.outputs import check_folder
 from llpauc.cli.parser import Count, NotNegative, Positive, Share
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ class ModelOptions:
     """What to train, and how. What is not given is left to the model's and the loss's defaults.
 
     Args:
-        model: mf, lightgcn, itemsum, popularity, itemknn or ease
+        model: mf, lightgcn, itemsum, popularity, recent, itemknn or ease (mf unless given)
         loss: llpauc, opauc, auc, bpr, bce, sce, ccl, dns, softmax_v, tce, rce, lambdarank,
-            ndcg_loss1, ndcg_loss2, arp_loss2, sl, bsl, psl or sl_at_k
+            ndcg_loss1, ndcg_loss2, arp_loss2, sl, bsl, psl or sl_at_k (llpauc unless given)
         alpha: llpauc: share of the best positives that count, in (0, 1]; below 1 leaves noisy ones
             out (0.7 unless given)
         beta: llpauc, opauc: share of the hardest negatives that count, in (0, 1] (0.1 unless given)
@@ -51,10 +51,12 @@ class ModelOptions:
         regularization: ease: lambda (200 unless given)
         neighbours: itemknn: neighbours of an item (100 unless given)
         shrinkage: itemknn: distrust of items with few users (10 unless given)
+        half_life: recent: age at which an event counts half, in seconds where there are timestamps,
+            else in events (chosen on validation unless given)
     """
 
-    model: str = "mf"
-    loss: str = "llpauc"
+    model: str | None = None
+    loss: str | None = None
     alpha: Share | None = None
     beta: Share | None = None
     loss_options: str | None = None
@@ -78,19 +80,22 @@ class ModelOptions:
     regularization: Positive | None = None
     neighbours: Count | None = None
     shrinkage: NotNegative | None = None
+    half_life: Positive | None = None
 
-    def recommender(self, seed: int) -> Recommender:
-        """The recommender these options describe."""
-        from llpauc.models import BASELINES
-        from llpauc.recommend import Recommender
-
+    def given(self) -> dict[str, Any]:
+        """What was set, as parameters of a `Recommender`."""
         given = {k: v for k, v in asdict(self).items() if v is not None and v is not False}
         extra = _pairs(given.pop("loss_options", ""))
-        if self.model not in BASELINES:
-            given |= {"seed": seed, **extra}
-        else:
-            given.pop("loss")
-        return Recommender(**given)
+        return {**given, **extra}
+
+
+def _recommender(given: dict[str, Any], seed: int) -> Recommender:
+    from llpauc.models import BASELINES
+    from llpauc.recommend import Recommender
+
+    if given.get("model") in BASELINES:
+        return Recommender(**{k: v for k, v in given.items() if k != "loss"})
+    return Recommender(**given, seed=seed)
 
 
 def _pairs(text: str) -> dict[str, Any]:
@@ -120,6 +125,7 @@ def train(
     seed: Seed = 0,
     hold_out: HeldOut = 0.1,
     refit: bool = False,
+    recipe: str | None = None,
     metrics: str = "recall@20,ndcg@20",
     tensorboard: str | None = None,
     mlflow: str | None = None,
@@ -139,6 +145,8 @@ def train(
         seed: of the starting vectors, the order and the negatives
         hold_out: share of each user's events that choose the epoch where there is no valid file
         refit: when the epoch is chosen, train anew on all events before the test, as many epochs
+        recipe: start from settings that suit the data (auto) or the paper's (paper); options that
+            are given go over it
         metrics: what to measure on the test part, where there is one
         tensorboard: track the run for TensorBoard in this folder
         mlflow: track the run in this MLflow database or server, such as sqlite:///mlflow.db
@@ -148,16 +156,19 @@ def train(
     from pathlib import Path
 
     from llpauc.artifacts import MANIFEST, check_replaceable
+    from llpauc.errors import choose
     from llpauc.evaluation import evaluate
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric, split_names
-    from llpauc.models import Popularity
-    from llpauc.recommend import as_split
+    from llpauc.recommend import Recommender, as_split
+    from llpauc.recommend.recipes import RECIPES
     from llpauc.tracking import check_trackers, tracking
     from llpauc.training import Diverged
 
-    recommender = options.recommender(seed)
-    recommender.set_params(hold_out=hold_out, refit=refit)
+    given = options.given() | {"hold_out": hold_out, **({"refit": True} if refit else {})}
+    recommender = _recommender(given, seed)  # says at once what is wrong with it
+    if recipe is not None:
+        choose(RECIPES, recipe, "recipe")
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     check_folder(out)
     check_replaceable(out)
@@ -168,6 +179,8 @@ def train(
         check_folder(tensorboard)
     data = table.load(path)
     split = data if isinstance(data, Split) else as_split(data.interactions)
+    if recipe is not None:
+        recommender = _recommender(RECIPES[recipe](split.train) | given, seed)
     events, users, items = len(split.train), split.n_users, split.n_items
     note(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
     if dry_run:
@@ -195,8 +208,9 @@ def train(
             if split.test is None:
                 note("no test part, so nothing is measured; llpauc data split makes one")
             elif not interrupted:
+                popular = Recommender(model="popularity", refit=recommender.refit).fit(split)
                 scorers = {
-                    "popularity": Popularity(split.train), options.model: recommender.scorer()
+                    "popularity": popular.scorer(), recommender.model: recommender.scorer()
                 }  # fmt: skip
                 measured = {
                     name: evaluate(scorer, split, metrics=wanted).summary()
@@ -204,7 +218,7 @@ def train(
                 }
         finally:  # an impatient second Ctrl-C must not cost the run
             recommender.save(out, data=path, test=measured)
-        tracked.end(history, None if measured is None else measured[options.model])
+        tracked.end(history, None if measured is None else measured[recommender.model])
         if trouble is not None:
             tracked.failed(trouble)
     if interrupted and history is not None:
@@ -294,95 +308,3 @@ def _report(recommender: Recommender, measured: Any, out: str, json: bool) -> No
             left=2,
         )
     note(f"next: {command_name()} recommend {out} --out recommendations.tsv")
-
-
-def recommend(
-    run: str,
-    *,
-    users: str | None = None,
-    items: str | None = None,
-    k: Count = 20,
-    out: str | None = None,
-    seen: bool = False,
-    memory_mb: Positive = 1024.0,
-    json: bool = False,
-) -> None:
-    """Recommend with a saved run: to all its users, to some, or to somebody new.
-
-    Args:
-        run: a run folder written by llpauc train
-        users: ids separated by commas, or @FILE with one a line; all users unless given
-        items: recommend to somebody new who has these items (ids separated by commas)
-        k: length of the lists
-        out: write to this file (.tsv, .csv or .parquet) instead of the screen
-        seen: recommend what a user has already, too
-        memory_mb: most memory for score blocks
-        json: print the lists as JSON
-    """
-
-    from llpauc.errors import InputError
-    from llpauc.recommend import Recommender, outside
-    from llpauc.recommend.lists import ListRows, write_lists
-
-    if users is not None and items is not None:
-        raise InputError("--users are known people, --items make somebody new; give one of them")
-    given = None if users is None else _ids(users, "--users")
-    has = None if items is None else _ids(items, "--items")
-    check_file(out)
-    fitted = Recommender.load(run)._fitted()
-    k = min(k, len(fitted.item_ids))
-    if has is not None:
-        asked: Any = ["new"]
-        ranked, scores = fitted.rank_histories(fitted.history(has), k, not seen)
-    else:
-        asked = list(fitted.user_ids) if given is None else given
-        if given is None and out is None and not json:
-            asked = asked[: max(1, _ROWS_ON_SCREEN // k)]
-        rows = fitted.user_ids.rows(asked)
-        unknown = int((rows < 0).sum())
-        if unknown:
-            note(f"unknown users: {unknown:,}; they get what a user without history gets")
-        with progress("ranking", len(rows)) as advance:
-            ranked, scores = fitted.rank_rows(
-                rows, k, not seen, memory_mb=memory_mb, progress=advance
-            )
-    lists = ListRows(asked, outside(fitted.item_ids, ranked), scores)
-    if out is not None:
-        write_lists(lists, out)
-        note(f"wrote {lists.count:,} recommendations for {len(asked):,} users to {out}")
-        if json:
-            print_json({"out": out, "users": len(asked), "recommendations": lists.count})
-    elif json:
-        print_json(lists.as_dicts())
-    else:
-        found = [[user, item, rank, score] for user, rank, item, score in lists.head(lists.count)]
-        show_table("Recommendations", ["user", "item", "rank", "score"], found, left=2)
-        if has is None and len(asked) < len(fitted.user_ids) and given is None:
-            note(
-                f"the first {len(asked):,} of {len(fitted.user_ids):,} users;"
-                " --out FILE or --json gives all, --users ID,ID some"
-            )
-
-
-_ROWS_ON_SCREEN = 100
-
-
-def _ids(text: str, option: str) -> list[str]:
-    """Ids between commas, or the lines of @FILE."""
-    from pathlib import Path
-
-    from llpauc.errors import InputError
-
-    if not text.startswith("@"):
-        ids = [word for word in text.split(",") if word]
-    else:
-        try:
-            lines = Path(text[1:]).read_text(encoding="utf-8").split("\n")
-        except OSError as error:
-            raise InputError(f"{text[1:]}: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise InputError(f"{text[1:]}: is not UTF-8 text; one id a line is wanted") from None
-        ids = [line for line in (line.removesuffix("\r") for line in lines) if line]
-    if not ids:
-        raise InputError(f"{option} {text!r} names nobody and nothing; give an id")
-    return ids

@@ -10,13 +10,23 @@ from collections.abc import Callable
 
 from llpauc.models.ease import EASE, ease
 from llpauc.models.itemknn import ItemKNN, item_knn
-from llpauc.models.popularity import Popularity
+from llpauc.models.popularity import Popularity, Recent
 from llpauc.models.scorer import Constant, FactorScorer, Scorer
 
 BASELINES: dict[str, Callable[..., Scorer]] = {
     "popularity": Popularity,
+    "recent": Recent,
     "itemknn": item_knn,
     "ease": ease,
 }
 
-__all__ = ["BASELINES", "Constant", "EASE", "FactorScorer", "ItemKNN", "Popularity", "Scorer"]
+__all__ = [
+    "BASELINES",
+    "Constant",
+    "EASE",
+    "FactorScorer",
+    "ItemKNN",
+    "Popularity",
+    "Recent",
+    "Scorer",
+]

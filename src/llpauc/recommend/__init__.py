@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.models.scorer import ByHistory, Constant, FactorScorer, Scorer, Scores, item_counts
 from llpauc.readers import Reading, read_interactions
 from llpauc.readers import load as load_file
+from llpauc.recency import before, choose_recency, join
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.plan import MODELS, Plan, check_baseline, plan
 from llpauc.splits import split_random_per_user
@@ -35,7 +36,7 @@ class Recommender:
     """A model, a loss and how to train it, behind fit and recommend.
 
     Args:
-        model: mf, lightgcn, itemsum, popularity, itemknn or ease.
+        model: mf, lightgcn, itemsum, popularity, recent, itemknn or ease.
         loss: a name of `llpauc.losses.LOSSES`; models without training ignore it.
         hold_out: share of each user's events that choose the epoch when `fit` is given no
             validation events, in [0, 1); 0 trains on everything for all epochs.
@@ -119,11 +120,16 @@ class Recommender:
             llpauc.training.Diverged: on NaN; the recommender then has the last good weights.
         """
         split = as_split(data, valid)
+        parts = before(split, "test", "all" if self.refit else "train")
         if self.model in BASELINES:
-            known = _all_before_the_test(split) if self.refit else split.train
-            return self._keep(_fit_baseline(self.model, known, self.parameters))
-        plan = self.plan()
-        seen = _all_before_the_test(split) if self.refit else split.train
+            given = {name: value for name, value in self.parameters.items() if value is not None}
+            if self.model == "recent" and "half_life" not in given:
+                chosen = choose_recency(before(split, "test"))
+                given |= {"half_life": chosen.half_life, "by": chosen.by}
+            self._keep(_fit_baseline(self.model, parts, given))
+            self.fitted_params |= given
+            return self
+        plan, seen = self.plan(), join(parts)
         if split.valid is None and self.hold_out:
             split = _hold_out(split, self.hold_out, plan.fit.seed)
         model, history = self._train(split, plan, seen, on_batch, on_epoch)
@@ -258,10 +264,6 @@ def as_split(data: Any, valid: Any = None) -> Split:
     return Split.of(train, other.train if isinstance(other, Split) else other)
 
 
-def _all_before_the_test(split: Split) -> Interactions:
-    return split.train if split.valid is None else split.train.followed_by(split.valid)
-
-
 def _read(data: Any) -> Interactions | Split:
     if isinstance(data, Interactions):
         return data
@@ -297,9 +299,9 @@ def _hold_out(split: Split, share: float, seed: int) -> Split:
     return Split(held.train, held.valid, split.test, held.notes)
 
 
-def _fit_baseline(name: str, train: Interactions, parameters: dict[str, Any]) -> Fitted:
-    given = {name: value for name, value in parameters.items() if value is not None}
-    scorer = BASELINES[name](train, **given)
+def _fit_baseline(name: str, parts: Sequence[Interactions], given: dict[str, Any]) -> Fitted:
+    train = join(parts)
+    scorer = BASELINES[name](parts if name == "recent" else train, **given)
     if isinstance(scorer, ByHistory):
         return Fitted.of(train, scorer, scorer.model, item_counts(train))
     assert isinstance(scorer, Constant)
