@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bool = False) -> None:
     """Say what is in a file or folder of interactions, and what is odd.
 
-    Counts, duplicates, train/test leaks, cold users and items, the long tail. A folder with train,
-    valid and test files is looked at as a split.
+    Counts, duplicates, train/test leaks, cold users and items, the long tail, and whether tastes
+    move with time. A folder with train, valid and test files is looked at as a split.
 
     Args:
         path: a file, or a folder with train/valid/test files
