@@ -36,6 +36,7 @@ COMMANDS = Group(
         "recommend": recommend.recommend,
         "simulate": simulate.simulate,
         "reproduce": reproduce.reproduce,
+        "leaderboard": reproduce.leaderboard,
         "demo": demo.demo,
     },
 )

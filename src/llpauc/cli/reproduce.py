@@ -1,9 +1,10 @@
-"""`llpauc reproduce`: the paper's tables and figures, one command each."""
+"""`llpauc reproduce` and `llpauc leaderboard`: studies of many trainings, resumable."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llpauc.cli.console import note, print_json
@@ -11,71 +12,113 @@ from llpauc.cli.outputs import check_folder
 from llpauc.cli.parser import Count
 
 if TYPE_CHECKING:
-    from llpauc.experiments.lab import Progress
+    from llpauc.experiments.lab import Lab, Progress
+    from llpauc.experiments.report import Report
 
 
-def reproduce(
-    target: str,
-    *,
-    data: str = "data",
-    out: str = "results",
-    quick: bool = False,
-    seeds: str = "100,200,300",
-    workers: Count | None = None,
-    json: bool = False,
-) -> None:
+@dataclass(frozen=True)
+class StudyOptions:
+    """How a study is run.
+
+    Args:
+        data: folder with the data sets
+        out: folder for the results
+        quick: one seed, smaller grids, fewer epochs: to see that it works
+        seeds: whole numbers with commas between
+        workers: trainings at a time (as many as there are cores unless given)
+        json: print the rows as JSON
+    """
+
+    data: str = "data"
+    out: str = "results"
+    quick: bool = False
+    seeds: str = "100,200,300"
+    workers: Count | None = None
+    json: bool = False
+
+
+def reproduce(target: str, *, options: StudyOptions) -> None:
     """Make a table or figure of the paper again, from the data to Markdown, CSV and picture.
 
     Targets: table1 (clean), table2 (noise), table-ml100k, table-ltr, table-complexity,
     table-datasets, figure-ablation, figure-hyper, figure-robustness, figure-convergence,
-    figure-noise-loss, figure-roc, figure-around-model (not in the paper), or all. Every finished
+    figure-noise-loss, figure-roc, figure-around-model (not in the paper), or all. The data folder
+    holds adressa_clean, adressa_noise, ml-100k, yelp, amazon-book, or some of them. Every finished
     piece is kept in OUT/cells: a run that was stopped or killed goes on where it was, and targets
     share what they have in common.
 
     Args:
         target: what to make; several with commas between
-        data: folder with the data sets (adressa_clean, adressa_noise, ml-100k, yelp, amazon-book)
-        out: folder for the results
-        quick: one seed, smaller grids, fewer epochs: to see that it works
-        seeds: whole numbers with commas between
-        workers: trainings at a time (as many as there are cores unless given)
-        json: print the rows of each target as JSON
     """
-    import os
-    import time
-    from pathlib import Path
-
-    from llpauc.errors import InputError, choose
-    from llpauc.experiments.lab import Lab
-    from llpauc.experiments.report import write_report
+    from llpauc.errors import choose
     from llpauc.experiments.targets import TARGETS
 
     wanted = list(TARGETS) if target == "all" else target.split(",")
     makers = {name: choose(TARGETS, name, "target") for name in wanted}
-    if not Path(data).is_dir():
+    _study(makers, f"llpauc reproduce {target}", options)
+
+
+def leaderboard(*, only: str | None = None, options: StudyOptions) -> None:
+    """Compare our recommended setting with the baselines, on every data set there is.
+
+    Popularity, recent popularity, ItemKNN, EASE, BPR, SL and LLPAUC as published, on Adressa,
+    MovieLens-100k, Amazon-health, Amazon-electronic and Gowalla, as far as they are in the data
+    folder. Validation chooses each method's setting, three seeds, the test is read once.
+    Every finished piece is kept: a run that was stopped goes on where it was.
+
+    Args:
+        only: data sets, with commas between; all that are there unless given
+    """
+    from functools import partial
+
+    from llpauc.errors import choose
+    from llpauc.experiments.leaderboard import BOARDS
+    from llpauc.experiments.leaderboard import leaderboard as make
+
+    names = None if only is None else only.split(",")
+    for name in names or ():
+        choose({data: 1 for data, _ in BOARDS}, name, "data set")
+    command = "llpauc leaderboard" + ("" if only is None else f" --only {only}")
+    _study({"leaderboard": partial(make, names=names)}, command, options)
+
+
+def _study(
+    makers: Mapping[str, Callable[[Lab], Report]], command: str, options: StudyOptions
+) -> None:
+    """Make the reports one after another; `command` is how it was asked for."""
+    import os
+    import time
+    from pathlib import Path
+
+    from llpauc.errors import InputError
+    from llpauc.experiments.lab import Lab
+    from llpauc.experiments.report import write_report
+
+    data, out, seeds = Path(options.data), Path(options.out), options.seeds
+    if not data.is_dir():
         raise InputError(f"{data}: no such folder; --data wants the one with the data sets")
     try:
         numbers = tuple(int(word) for word in seeds.split(","))
     except ValueError:
         raise InputError(f"--seeds wants whole numbers, got {seeds!r}; try 100,200,300") from None
-    check_folder(out)
-    words = ["llpauc reproduce", target, "--data", data, "--out", out]
-    words += ["--quick"] if quick else []
-    words += ["--seeds", seeds] if seeds != "100,200,300" else []
+    check_folder(options.out)
+    words = [command, "--data", options.data, "--out", options.out]
+    words += ["--quick"] if options.quick else []
+    words += ["--seeds", seeds] if seeds != StudyOptions.seeds else []
     made = {}
     for name, make in makers.items():
         begun = time.perf_counter()
         with _cells_progress(name) as tell:
             lab = Lab(
-                Path(data), Path(out), numbers[:1] if quick else numbers, quick,
-                workers or os.cpu_count() or 1, tell, note,
+                data, out, numbers[:1] if options.quick else numbers, options.quick,
+                options.workers or os.cpu_count() or 1, tell, note,
             )  # fmt: skip
             report = make(lab)
-        paths = write_report(report, Path(out), " ".join(words))
+        paths = write_report(report, out, " ".join(words))
         taken = time.perf_counter() - begun
         made[name] = list(report.rows)
         note(f"{name}: wrote {', '.join(map(str, paths))} ({taken:.0f} s)")
-    if json:
+    if options.json:
         print_json(made)
 
 

@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from llpauc.errors import check_at_least
-from llpauc.experiments import datasets
+from llpauc.experiments import collection, datasets
 from llpauc.experiments.cells import Cell, Result
 from llpauc.experiments.settings import SEEDS
 from llpauc.experiments.store import Store
@@ -70,8 +70,13 @@ class Lab:
 
     @cached_property
     def available(self) -> tuple[str, ...]:
-        """Data sets that can be run with what is on disk."""
+        """The paper's data sets that can be run with what is on disk."""
         return datasets.available(self.data)
+
+    @cached_property
+    def every(self) -> tuple[str, ...]:
+        """Those, and the other sets of the leaderboard."""
+        return collection.available(self.data)
 
     def split(self, name: str) -> Split:
         return load_split(name, str(self.data))
@@ -171,7 +176,7 @@ def _start_worker(threads: int, parent: int) -> None:
 
 @lru_cache(maxsize=4)
 def load_split(name: str, data: str) -> Split:
-    return datasets.load(name, Path(data))
+    return collection.load(name, Path(data))
 
 
 @lru_cache(maxsize=64)

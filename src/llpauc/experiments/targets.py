@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from llpauc.experiments import around, facts, figures, runners
+from llpauc.experiments import around, facts, figures, leaderboard, runners
 from llpauc.experiments.cells import Result
 from llpauc.experiments.lab import Lab
 from llpauc.experiments.report import Report
@@ -31,4 +31,5 @@ RUNNERS: dict[str, Callable[..., Result]] = {
     "noise-loss": runners.run_noise_loss,
     "roc": runners.run_roc,
     "around": around.run_around,
+    "recommender": leaderboard.run_recommender,
 }

@@ -1,0 +1,175 @@
+"""The leaderboard: our recommended setting beside the baselines, on every data set there is.
+
+Every method chooses among a few settings on validation with the first seed. The chosen one is then
+trained with every seed, refitted on all that lies before the test where that is allowed, and the
+test part is read. Data without a validation part give a tenth of each user's training events to
+the choice, the same for everybody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from llpauc.errors import InputError
+from llpauc.evaluation import evaluate
+from llpauc.experiments.cells import Cell, Result
+from llpauc.experiments.lab import Lab
+from llpauc.experiments.report import Report, Row, markdown_table, setting_text
+from llpauc.experiments.runners import Splits
+from llpauc.experiments.settings import EASE_GRID, Setting
+from llpauc.experiments.spread import Spread
+from llpauc.interactions import Interactions, Split
+from llpauc.models import BASELINES
+from llpauc.recommend import Recommender
+from llpauc.recommend.recipes import RECIPES
+from llpauc.splits import split_random_per_user
+
+METRICS = ("recall@20", "ndcg@20")
+CHOSEN_BY = "ndcg@20"
+_HELD_OUT, _HELD_OUT_SEED = 0.1, 0
+
+# Data set -> what a method may learn from: the paper's protocol (train alone), or all that lies
+# before the test. Of data that come without a validation part, train is all there is.
+BOARDS: tuple[tuple[str, str], ...] = (
+    ("adressa-clean", "train"),
+    ("adressa-clean", "all"),
+    ("ml-100k", "all"),
+    ("amazon-health", "all"),
+    ("amazon-electronic", "all"),
+    ("gowalla", "all"),
+)
+
+# Published or measured elsewhere on these very files: what there is to beat (Recall@20, NDCG@20).
+TO_BEAT: dict[tuple[str, str], tuple[str, float, float]] = {
+    ("adressa-clean", "train"): ("popularity", 0.3282, 0.1852),
+    ("adressa-clean", "all"): ("popularity of the validation days", 0.7055, 0.4070),
+    ("amazon-health", "all"): ("EASE", 0.1860, 0.1468),
+    ("amazon-electronic", "all"): ("SL@20 / EASE", 0.0901, 0.0603),
+    ("gowalla", "all"): ("SL@20, published", 0.2121, 0.1709),
+}
+
+
+def _auto(train: Interactions, **over: Any) -> Setting:
+    return {k: v for k, v in (RECIPES["auto"](train) | over).items() if k != "refit"}
+
+
+def _methods(train: Interactions) -> dict[str, list[Setting]]:
+    """Method -> the settings it may choose from."""
+    paper = {k: v for k, v in RECIPES["paper"](train).items() if k not in ("alpha", "beta", "cold")}
+    shared = _auto(train)
+    for name in ("alpha", "beta", "loss", "temperature"):
+        shared.pop(name)
+    return {
+        "popularity": [{"model": "popularity"}],
+        "recent": [{"model": "recent"}],
+        "itemknn": [{"model": "itemknn", "neighbours": n} for n in (50, 100, 300)],
+        "ease": [{"model": "ease", **setting} for setting in EASE_GRID],
+        "bpr": [{**paper, "loss": "bpr", "lr": lr, "batch_size": 1024} for lr in (1e-3, 1e-2)],
+        "sl": [{**shared, "loss": "sl", "temperature": t} for t in (0.1, 0.2)],
+        "llpauc as published": [
+            {**paper, "alpha": a, "beta": b} for a, b in ((0.7, 0.1), (0.9, 0.01))
+        ],
+        "llpauc, recipe auto": [_auto(train)],
+    }
+
+
+def run_recommender(
+    splits: Splits, data: str, *, history: str, test: bool, seed: int, **given: Any
+) -> Result:
+    """Fit a recommender; its validation figure, or its test figures after a refit if allowed."""
+    whole = splits(data)
+    split = whole
+    if split.valid is None:
+        held = split_random_per_user(split.train, valid=_HELD_OUT, test=0.0, seed=_HELD_OUT_SEED)
+        split = Split(held.train, held.valid, split.test)
+    if given["model"] not in BASELINES:
+        given["seed"] = seed
+    begun = time.perf_counter()
+    recommender = Recommender(**given, refit=test and history == "all")
+    try:
+        recommender.fit(split)
+    except InputError as error:  # EASE on a catalogue too large for it
+        return {"refused": str(error)}
+    if recommender.history is not None and recommender.history.signal is not None:
+        raise KeyboardInterrupt
+    result: Result = {"seconds": time.perf_counter() - begun}
+    if test:
+        found = evaluate(recommender.scorer(), whole, metrics=METRICS)
+        result["test"] = found.summary()
+    else:
+        found = evaluate(recommender.scorer(), split, on="valid", metrics=[CHOSEN_BY])
+        result["valid"] = found.mean(CHOSEN_BY)
+    return result
+
+
+def board(data: str, history: str, lab: Lab) -> list[Row]:
+    """The rows of one data set under one protocol."""
+    methods = _methods(lab.split(data).train)
+    if lab.quick:
+        methods = {name: settings[:1] for name, settings in methods.items()}
+
+    def cell(setting: Setting, seed: int, test: bool) -> Cell:
+        return Cell.of("recommender", data, history=history, test=test, seed=seed, **setting)
+
+    first = lab.seeds[0]
+    asked = {
+        name: [(setting, cell(setting, first, test=False)) for setting in settings]
+        for name, settings in methods.items()
+    }
+    valid = lab.results([c for cells in asked.values() if len(cells) > 1 for _, c in cells])
+    chosen = {
+        name: cells[0][0]
+        if len(cells) == 1
+        else max(cells, key=lambda p: valid[p[1]].get("valid", -1.0))[0]
+        for name, cells in asked.items()
+    }
+    final = {
+        name: [
+            cell(setting, seed, test=True)
+            for seed in (lab.seeds if "loss" in setting else lab.seeds[:1])
+        ]
+        for name, setting in chosen.items()
+    }
+    results = lab.results([c for cells in final.values() for c in cells])
+    return [
+        _row(data, history, name, chosen[name], methods[name], [results[c] for c in cells])
+        for name, cells in final.items()
+        if not any("refused" in results[c] for c in cells)
+    ]
+
+
+def _row(
+    data: str, history: str, name: str, setting: Setting, tried: Sequence[Setting],
+    found: Sequence[Result],
+) -> Row:  # fmt: skip
+    row: Row = {"data": data, "learns from": history, "method": name}
+    for metric in METRICS:
+        for group in ("all", "warm"):
+            values = [r["test"].get(group, r["test"]["all"])[metric] for r in found]
+            row[metric if group == "all" else f"{metric}, {group}"] = str(Spread.of(values))
+    row["seconds a fit"] = f"{sum(r['seconds'] for r in found) / len(found):.1f}"
+    differs = {k: v for k, v in setting.items() if any(t.get(k) != v for t in tried)}
+    row["chosen"] = setting_text(differs) or "-"
+    return row
+
+
+def leaderboard(lab: Lab, names: Sequence[str] | None = None) -> Report:
+    """All data sets that are there, or those named."""
+    there = [(d, h) for d, h in BOARDS if d in lab.every and (names is None or d in names)]
+    rows = [row for data, history in there for row in board(data, history, lab)]
+    parts = [
+        f"Recall@20 / NDCG@20 over all items, seen ones masked; mean ± standard deviation of seeds"
+        f" {', '.join(map(str, lab.seeds))}. Settings by {CHOSEN_BY} on validation (first seed);"
+        " then a refit on all that a method may learn from. *train*: the paper's protocol; *all*:"
+        " everything before the test. Seconds include the choice of the epoch and the refit."
+    ]
+    for data, history in there:
+        own = [row for row in rows if (row["data"], row["learns from"]) == (data, history)]
+        shown = [{k: v for k, v in row.items() if k not in ("data", "learns from")} for row in own]
+        table = markdown_table(list(shown[0]), [list(map(str, row.values())) for row in shown])
+        beat = TO_BEAT.get((data, history))
+        goal = [] if beat is None else [f"To beat: {beat[0]}, {beat[1]:.4f} / {beat[2]:.4f}."]
+        parts += [f"## {data}, learning from {history}", table, *goal]
+    return Report("leaderboard", "Leaderboard", parts, rows)
