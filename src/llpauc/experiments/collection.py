@@ -25,9 +25,9 @@ def _ready_made(folder: Path) -> Split:
 
 
 def _movielens(folder: Path) -> Split:
-    """MovieLens-100k: its 10-core, a fifth of each user's events drawn for the test."""
+    """MovieLens-100k: ratings from 3 on, their 10-core, a fifth of each user's for the test."""
     events = read_interactions(folder / "u.data").interactions
-    core = filters.k_core(events, 10)
+    core = filters.k_core(filters.rated_at_least(events, 3), 10)
     return split_random_per_user(core, valid=0.0, test=0.2, seed=SEED)
 
 

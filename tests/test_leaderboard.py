@@ -1,0 +1,110 @@
+"""The leaderboard: choices on validation, refits, and what a method may learn from."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llpauc.cli import main
+from llpauc.errors import InputError
+from llpauc.evaluation import evaluate
+from llpauc.experiments import collection, leaderboard
+from llpauc.files import write_split
+from llpauc.interactions import Split
+from llpauc.models import Popularity
+from llpauc.recommend import Recommender
+from tests.data import random_split, real
+
+QUICK = {"model": "mf", "loss": "bpr", "epochs": 3, "dimensions": 4, "negatives": 5}
+
+
+def two_parts(seed: int = 1) -> Split:
+    split = random_split(seed)
+    return Split(split.train.followed_by(split.valid), None, split.test)
+
+
+def test_choosing_reads_no_test_part_and_testing_refits_on_everything():
+    split = two_parts()
+    blind = replace(split, test=None)
+    asked = {"history": "all", "seed": 3, **QUICK}
+    chosen = leaderboard.run_recommender(lambda name: blind, "d", test=False, **asked)
+    assert set(chosen) == {"seconds", "valid"}
+    tested = leaderboard.run_recommender(lambda name: split, "d", test=True, **asked)
+    popular = leaderboard.run_recommender(
+        lambda name: split, "d", history="all", test=True, seed=0, model="popularity"
+    )
+    by_hand = evaluate(Popularity(split.train), split).summary()  # of all events, held out or not
+    assert popular["test"]["all"] == by_hand["all"]
+    assert tested["test"]["all"]["users"] == by_hand["all"]["users"]
+
+
+def test_learning_from_train_leaves_validation_out():
+    split = random_split(1)
+    for history, known in (("train", split.train), ("all", split.train.followed_by(split.valid))):
+        found = leaderboard.run_recommender(
+            lambda name: split, "d", history=history, test=True, seed=0, model="popularity"
+        )
+        expected = evaluate(Popularity(known), split).summary()
+        assert found["test"]["all"] == expected["all"]
+
+
+def test_every_method_is_a_recommender(monkeypatch):
+    split = two_parts()
+    for name, settings in leaderboard._methods(split.train).items():
+        assert 1 <= len(settings) <= 4, name
+        for setting in settings:
+            Recommender(**setting)
+
+
+def test_a_model_that_refuses_the_data_is_left_out(monkeypatch):
+    split = two_parts()
+
+    def refuse(*_, **__):
+        raise InputError("too large")
+
+    monkeypatch.setattr(leaderboard.Recommender, "fit", refuse)
+    found = leaderboard.run_recommender(
+        lambda name: split, "d", history="all", test=True, seed=0, model="ease"
+    )
+    assert found == {"refused": "too large"}
+
+
+def test_the_command_makes_the_table(tmp_path, monkeypatch, capsys):
+    write_split(two_parts(), tmp_path / "data" / "amazon-health")
+    small = {
+        "popularity": [{"model": "popularity"}],
+        "ease": [{"model": "ease", "regularization": w} for w in (1.0, 100.0)],
+        "ours": [QUICK],
+    }
+    monkeypatch.setattr(leaderboard, "_methods", lambda train: small)
+    words = ["leaderboard", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out"),
+             "--workers", "1", "--seeds", "1,2"]  # fmt: skip
+    assert main(words) == 0, capsys.readouterr().err
+    text = (tmp_path / "out" / "leaderboard.md").read_text()
+    assert "amazon-health, learning from all" in text
+    assert "To beat: EASE, 0.1860 / 0.1468." in text
+    with (tmp_path / "out" / "leaderboard.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == ["popularity", "ease", "ours"]
+    assert rows[1]["chosen"].startswith("regularization")
+    assert "±" in rows[2]["recall@20"]
+    assert main([*words, "--only", "nothing"]) == 2
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_movielens_is_a_core_with_a_fifth_for_the_test():
+    split = collection.load("ml-100k", real("ml-100k").parent)
+    assert (split.n_users, split.n_items) == (939, 1016)  # as in the figures to beat
+    assert split.valid is None
+    share = len(split.test) / (len(split.train) + len(split.test))
+    assert share == pytest.approx(0.2, abs=0.01)
+    assert (np.bincount(split.train.users) > 0).all()
+
+
+def test_a_set_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match="gowalla: there is no folder"):
+        collection.load("gowalla", tmp_path)
+    assert collection.available(tmp_path) == ()
