@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from llpauc.errors import InputError
-from llpauc.experiments import datasets
-from llpauc.experiments.published import SIZES
+from llpauc.experiments.paper import datasets
+from llpauc.experiments.paper.published import SIZES
 from llpauc.interactions import Interactions, Split
 from tests.data import SHARED, random_split, real
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from llpauc.experiments.datasets import NAMES
-from llpauc.experiments.published import PUBLISHED, SIZES, published
+from llpauc.experiments.paper.datasets import NAMES
+from llpauc.experiments.paper.published import PUBLISHED, SIZES, published
 from llpauc.losses import LOSSES
 from tests.data import SHARED
 

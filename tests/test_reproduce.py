@@ -16,18 +16,18 @@ import pytest
 
 from llpauc.cli import main
 from llpauc.errors import InputError
-from llpauc.experiments import around, tables
 from llpauc.experiments import lab as lab_module
 from llpauc.experiments.cells import Cell, digest
 from llpauc.experiments.lab import Lab
-from llpauc.experiments.published import Figure
+from llpauc.experiments.paper import around, tables
+from llpauc.experiments.paper.published import Figure
+from llpauc.experiments.paper.runners import _noisy_events, run_baseline, run_noise_loss, run_train
+from llpauc.experiments.paper.settings import GRIDS, PAPER, printed_setting
+from llpauc.experiments.paper.targets import TARGETS
+from llpauc.experiments.paper.training_cells import baseline, choose_settings, spread, training
 from llpauc.experiments.report import Report, markdown_table, write_report
-from llpauc.experiments.runners import _noisy_events, run_baseline, run_noise_loss, run_train
-from llpauc.experiments.settings import GRIDS, PAPER, printed_setting
 from llpauc.experiments.spread import Spread
 from llpauc.experiments.store import Store
-from llpauc.experiments.targets import TARGETS
-from llpauc.experiments.training_cells import baseline, choose_settings, spread, training
 from llpauc.files import write_split
 from llpauc.interactions import Interactions, Split
 from llpauc.losses import LOSSES, make_loss

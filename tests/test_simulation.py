@@ -17,10 +17,10 @@ from llpauc import metrics, plots
 from llpauc.cli.parser import Group, call, find
 from llpauc.cli.simulate import simulate as command
 from llpauc.errors import InputError
-from llpauc.experiments import simulation_kernels as kernels
 from llpauc.experiments.simulation import (
     Design,
     inversions,
+    kernels,
     log_grid,
     negatives_above,
     opauc_in_theory,
@@ -28,8 +28,8 @@ from llpauc.experiments.simulation import (
     simulate,
     values,
 )
-from llpauc.experiments.simulation_findings import findings, verdicts
-from llpauc.experiments.simulation_report import panels, summarise
+from llpauc.experiments.simulation.findings import findings, verdicts
+from llpauc.experiments.simulation.report import panels, summarise
 from llpauc.plots.simulation import heat_maps
 
 SMALL = (0.1, 0.25, 0.3, 0.5, 0.7, 1.0)

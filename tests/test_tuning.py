@@ -26,13 +26,14 @@ from scipy.stats import f_oneway, rankdata
 from llpauc.cli import COMMANDS, main
 from llpauc.cli.tune import tune as tune_command
 from llpauc.errors import InputError
-from llpauc.experiments import tuning_claims, tuning_storage
-from llpauc.experiments import tuning_space as spaces
+from llpauc.experiments.tuning import claims as tuning_claims
 from llpauc.experiments.tuning import fingerprint, parse_budget, plan_space, tune, validation_split
-from llpauc.experiments.tuning_report import config_of, importances
-from llpauc.experiments.tuning_space import Range
-from llpauc.experiments.tuning_trials import TrialRow, run_trial
-from llpauc.experiments.tuning_workers import Tuning, _too_many, open_tuning
+from llpauc.experiments.tuning import space as spaces
+from llpauc.experiments.tuning import storage as tuning_storage
+from llpauc.experiments.tuning.report import config_of, importances
+from llpauc.experiments.tuning.space import Range
+from llpauc.experiments.tuning.trials import TrialRow, run_trial
+from llpauc.experiments.tuning.workers import Tuning, _too_many, open_tuning
 from llpauc.files import write_split
 from llpauc.interactions import Interactions, Split
 from llpauc.losses import LOSSES, suggest_alpha_beta
@@ -490,7 +491,7 @@ def test_a_trial_that_is_interrupted_again_and_again_keeps_its_place(tmp_path):
 
 def test_a_worker_that_was_taken_for_dead_does_not_spoil_the_study(tmp_path, monkeypatch):
     """Asleep for an hour, it wakes up to find its trial ended and queued again."""
-    from llpauc.experiments import tuning_workers
+    from llpauc.experiments.tuning import workers as tuning_workers
 
     tuning = a_tuning(tmp_path / "s.journal", trials=3)
     real, taken = tuning_workers.run_trial, []

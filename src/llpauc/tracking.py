@@ -207,7 +207,7 @@ class Tracked:
             except Exception as error:
                 self._lost.add(name)
                 self._tell(
-                    f"{name} failed: {_reason(error)}; no further epoch is tracked there, training"
+                    f"{name} failed: {reason(error)}; no further epoch is tracked there, training"
                     " goes on"
                 )
 
@@ -242,7 +242,7 @@ class Tracked:
             try:
                 tracker.close(self._outcome)
             except Exception as error:
-                self._tell(f"{name} failed: {_reason(error)}; the end of the run is missing there")
+                self._tell(f"{name} failed: {reason(error)}; the end of the run is missing there")
 
 
 def _warn(text: str) -> None:
@@ -308,8 +308,8 @@ def _open(kind: str, place: str, params: Mapping[str, Any], name: str) -> Tracke
     try:
         return TRACKERS[kind](place, params, name)
     except Exception as error:  # of whatever library lies below
-        why = f"{kind} cannot use {place!r}: {_reason(error)}; {_REMEDIES[kind]}"
-        raise InputError(_masked(why)) from None
+        why = f"{kind} cannot use {place!r}: {reason(error)}; {_REMEDIES[kind]}"
+        raise InputError(masked(why)) from None
 
 
 def _knock(uri: str) -> None:
@@ -349,7 +349,7 @@ def _mlflow_name(name: str) -> str:
     return re.sub(r"[^\w./-]+", "_", name.replace("@", "_at_"), flags=re.ASCII).strip("_")
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """What the system or the database said, if it did, else the first sentence of the error; the
     libraries in between say more than a line holds."""
     link: BaseException | None = error
@@ -365,16 +365,16 @@ def _reason(error: Exception) -> str:
 def _first_sentence(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     sentence = re.split(r"\.\s+(?=[A-Z])", lines[0])[0]
-    return _masked(sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}...")
+    return masked(sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}...")
 
 
 _LONGEST = 200  # characters of other people's errors
 
 
-def _masked(text: str) -> str:
+def masked(text: str) -> str:
     """Without the password of a URI.
 
-    >>> _masked("cannot use 'postgresql://ann:secret@host/db'")
+    >>> masked("cannot use 'postgresql://ann:secret@host/db'")
     "cannot use 'postgresql://***@host/db'"
     """
     return re.sub(r"://[^@/\s]*@", "://***@", text)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from io import TextIOWrapper
 
-from llpauc.cli import data, demo, evaluate, recommend, reproduce, simulate, train
+from llpauc.cli import data, demo, evaluate, recommend, reproduce, simulate, train, tune
 from llpauc.cli.parser import Group, call, find
 from llpauc.errors import InputError
 
@@ -23,6 +23,7 @@ COMMANDS = Group(
   llpauc data inspect FILE   what is in a file of interactions, and what is odd
   llpauc evaluate FILE       how well popularity, ItemKNN and EASE do on it
   llpauc train FILE          train a model towards its top-K lists
+  llpauc tune FILE           search for the setting that validates best
   llpauc recommend RUN       lists for all users, some, or somebody new
   llpauc simulate            which metric follows Recall@K, over random rankings
   llpauc reproduce TARGET    the paper's tables and figures, one by one""",
@@ -33,6 +34,7 @@ COMMANDS = Group(
         ),
         "evaluate": evaluate.evaluate,
         "train": train.train,
+        "tune": tune.tune,
         "recommend": recommend.recommend,
         "simulate": simulate.simulate,
         "reproduce": reproduce.reproduce,

@@ -96,6 +96,14 @@ def cell(value: Any) -> str:
     return str(value)
 
 
+def time_span(seconds: float) -> str:
+    """
+    >>> time_span(40), time_span(200)
+    ('40 s', '3 min')
+    """
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """A bar on stderr that appears after a second and leaves no trace; nothing when piped.

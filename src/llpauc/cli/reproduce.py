@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llpauc.cli.console import note, print_json
+from llpauc.cli.console import note, print_json, time_span
 from llpauc.cli.outputs import check_folder
 from llpauc.cli.parser import Count
 
@@ -51,7 +51,7 @@ def reproduce(target: str, *, options: StudyOptions) -> None:
         target: what to make; several with commas between
     """
     from llpauc.errors import choose
-    from llpauc.experiments.targets import TARGETS
+    from llpauc.experiments.paper.targets import TARGETS
 
     wanted = list(TARGETS) if target == "all" else target.split(",")
     makers = {name: choose(TARGETS, name, "target") for name in wanted}
@@ -135,7 +135,7 @@ def _cells_progress(name: str) -> Iterator[Callable[[Progress], None]]:
 
         def say(state: Progress) -> None:
             if state.cell is not None:
-                left = "" if state.left is None else f", {_span(state.left)} left"
+                left = "" if state.left is None else f", {time_span(state.left)} left"
                 note(f"{name}: {state.done} of {state.total} trainings{left}: {state.cell}")
 
         yield say
@@ -153,15 +153,7 @@ def _cells_progress(name: str) -> Iterator[Callable[[Progress], None]]:
         task = bar.add_task(name, total=None, left="")
 
         def show(state: Progress) -> None:
-            left = "" if state.left is None else f"{_span(state.left)} left of this part"
+            left = "" if state.left is None else f"{time_span(state.left)} left of this part"
             bar.update(task, total=state.total, completed=state.done, left=left)
 
         yield show
-
-
-def _span(seconds: float) -> str:
-    """
-    >>> _span(40), _span(200)
-    ('40 s', '3 min')
-    """
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

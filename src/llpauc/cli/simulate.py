@@ -13,7 +13,7 @@ from llpauc.cli.outputs import check_folder
 from llpauc.cli.parser import Count
 
 if TYPE_CHECKING:
-    from llpauc.experiments.simulation_report import Summary
+    from llpauc.experiments.simulation.report import Summary
 
 AboveChance = Annotated[float, Field(gt=0.5, lt=1)]
 Several = Annotated[int, Field(ge=2)]
@@ -54,7 +54,7 @@ def simulate(
     """
     from llpauc.errors import InputError
     from llpauc.experiments import simulation
-    from llpauc.experiments.simulation_report import as_json, summarise
+    from llpauc.experiments.simulation.report import as_json, summarise
 
     try:
         ks = tuple(sorted({int(word) for word in k.split(",")}))
@@ -86,7 +86,7 @@ def simulate(
 
 
 def _show(summary: Summary) -> None:
-    from llpauc.experiments.simulation_report import setting, tables, told
+    from llpauc.experiments.simulation.report import setting, tables, told
 
     print(setting(summary.study))
     for table in tables(summary):
@@ -100,7 +100,7 @@ def _write(summary: Summary, out: str, command: str) -> None:
     from pathlib import Path
 
     from llpauc.experiments.report import Report, bullet_list, markdown_table, write_report
-    from llpauc.experiments.simulation_report import grid_rows, panels, setting, tables, told
+    from llpauc.experiments.simulation.report import grid_rows, panels, setting, tables, told
     from llpauc.plots.simulation import heat_maps
 
     study = summary.study

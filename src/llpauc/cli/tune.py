@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from llpauc.cli.console import cell, command_name, note, print_json, show_table
+from llpauc.cli.console import cell, command_name, note, print_json, show_table, time_span
 from llpauc.cli.options import HeldOut, Seed, TableOptions
 from llpauc.cli.outputs import check_folder
 from llpauc.cli.parser import Count
-from llpauc.cli.reproduce import _span
 
 if TYPE_CHECKING:
     from llpauc.experiments.tuning import Outcome
-    from llpauc.experiments.tuning_workers import Step, Tuning
+    from llpauc.experiments.tuning.workers import Step, Tuning
 
 _USUAL_BUDGET = "20m"
 
@@ -77,9 +76,9 @@ def tune(
 
     from llpauc.experiments.tuning import parse_budget, plan_space, validation_split
     from llpauc.experiments.tuning import tune as search
-    from llpauc.experiments.tuning_space import check_names
-    from llpauc.experiments.tuning_storage import check_installed, check_place
-    from llpauc.experiments.tuning_workers import Tuning
+    from llpauc.experiments.tuning.space import check_names
+    from llpauc.experiments.tuning.storage import check_installed, check_place
+    from llpauc.experiments.tuning.workers import Tuning
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric
     from llpauc.recommend import as_split
@@ -148,7 +147,7 @@ def _config(
 ) -> str | None:
     """best.toml: all that `llpauc train` needs beside the data to come to the same figure."""
     from llpauc.cli.train import ModelOptions
-    from llpauc.experiments.tuning_report import config_of, toml
+    from llpauc.experiments.tuning.report import config_of, toml
 
     best = outcome.best
     if best is None:
@@ -168,14 +167,14 @@ def _write(
 ) -> None:
     from pathlib import Path
 
-    from llpauc.experiments.tuning_report import write_tuning
+    from llpauc.experiments.tuning.report import write_tuning
 
     for written in write_tuning(outcome, tuning, Path(out), config, path, source):
         note(f"wrote {written}")
 
 
 def _as_json(outcome: Outcome, tuning: Tuning, out: str) -> dict[str, Any]:
-    from llpauc.experiments.tuning_report import as_records, config_of
+    from llpauc.experiments.tuning.report import as_records, config_of
 
     best, usual = outcome.best, outcome.start("defaults")
     return {
@@ -196,7 +195,7 @@ _ROWS_ON_SCREEN = 10
 
 
 def _show(outcome: Outcome, tuning: Tuning) -> None:
-    from llpauc.experiments.tuning_report import number
+    from llpauc.experiments.tuning.report import number
 
     shown = [
         [
@@ -230,7 +229,7 @@ def _trials_progress(tuning: Tuning) -> Iterator[Callable[[Step], None]]:
         value = "-" if row.value is None else f"{row.value:.4f}"
         how = row.why or row.state
         best = "" if step.best is None else f"  best {step.best.value:.4f} ({step.best.number})"
-        left = "" if step.left is None else f"  {_span(step.left)} left"
+        left = "" if step.left is None else f"  {time_span(step.left)} left"
         why = f"  {row.told}" if row.told else ""
         return f"trial {row.number:3d}  {value}  {how:<8}  {row.seconds:5.1f} s{best}{left}{why}"
 
@@ -251,7 +250,7 @@ def _trials_progress(tuning: Tuning) -> Iterator[Callable[[Step], None]]:
         def show(step: Step) -> None:
             console.print(Text(line(step)))
             done = time.time() - begun if timed else step.ended
-            left = "" if step.left is None else f"{_span(step.left)} left"
+            left = "" if step.left is None else f"{time_span(step.left)} left"
             bar.update(task, completed=done, left=left)
 
         yield show

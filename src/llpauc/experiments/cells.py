@@ -20,8 +20,8 @@ class Cell:
     """One piece of work.
 
     Args:
-        kind: a name of `llpauc.experiments.targets.RUNNERS`.
-        data: a name of `llpauc.experiments.datasets`.
+        kind: a name of `llpauc.experiments.paper.targets.RUNNERS`.
+        data: a name of `llpauc.experiments.paper.datasets`.
         options: sorted (name, value) pairs; values as JSON has them.
     """
 

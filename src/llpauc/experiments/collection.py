@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llpauc import filters
 from llpauc.errors import InputError, listing
-from llpauc.experiments import datasets
+from llpauc.experiments.paper import datasets
 from llpauc.interactions import Split
 from llpauc.readers import Reading, read_interactions
 from llpauc.readers import load as load_folder

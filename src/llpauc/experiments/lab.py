@@ -18,9 +18,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from llpauc.errors import check_at_least
-from llpauc.experiments import collection, datasets
+from llpauc.experiments import collection
 from llpauc.experiments.cells import Cell, Result
-from llpauc.experiments.settings import SEEDS
+from llpauc.experiments.paper import datasets
+from llpauc.experiments.paper.settings import SEEDS
 from llpauc.experiments.store import Store
 from llpauc.interactions import Split
 
@@ -127,7 +128,7 @@ class Lab:
         threads = max(1, (os.cpu_count() or 1) // workers)
         # spawn: a fork would share the threads of BLAS and OpenMP, which do not survive it.
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(workers, context, _start_worker, (threads, os.getpid()))
+        pool = ProcessPoolExecutor(workers, context, start_worker, (threads, os.getpid()))
         with pool:
             running: dict[Future[None], Cell] = {
                 pool.submit(_run_and_put, cell, str(self.data), store): cell for cell in cells
@@ -148,7 +149,7 @@ class Lab:
 
 def run(cell: Cell, data: str) -> Result:
     """Run one cell here and now."""
-    from llpauc.experiments.targets import RUNNERS
+    from llpauc.experiments.paper.targets import RUNNERS
 
     options = dict(cell.options)
     return RUNNERS[cell.kind](lambda name: load_split(name, data), cell.data, **options)
@@ -158,7 +159,7 @@ def _run_and_put(cell: Cell, data: str, store: Store) -> None:
     store.put(cell, run(cell, data))
 
 
-def _start_worker(threads: int, parent: int) -> None:
+def start_worker(threads: int, parent: int) -> None:
     """Keep to the share of the cores, and do not outlive a parent that was killed."""
     import numba
     import torch

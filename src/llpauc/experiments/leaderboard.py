@@ -16,9 +16,9 @@ from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
 from llpauc.experiments.cells import Cell, Result
 from llpauc.experiments.lab import Lab
+from llpauc.experiments.paper.runners import Splits
+from llpauc.experiments.paper.settings import EASE_GRID, Setting
 from llpauc.experiments.report import Report, Row, markdown_table, setting_text
-from llpauc.experiments.runners import Splits
-from llpauc.experiments.settings import EASE_GRID, Setting
 from llpauc.experiments.spread import Spread
 from llpauc.interactions import Interactions, Split
 from llpauc.models import BASELINES

@@ -1,7 +1,7 @@
 """What the paper prints, as data: every figure of its tables, to stand beside ours.
 
-Names: data sets as in `llpauc.experiments.datasets`, losses as in `llpauc.losses.LOSSES` (`opauc`
-is the paper's PAUCI(OPAUC)), tables as the targets of `llpauc reproduce`.
+Names: data sets as in `llpauc.experiments.paper.datasets`, losses as in `llpauc.losses.LOSSES`
+(`opauc` is the paper's PAUCI(OPAUC)), tables as the targets of `llpauc reproduce`.
 
 - Figures are kept as printed, odd ones too: 0.00014 and 0.00016 as deviations (`table2`,
   softmax_v on Yelp; `table-ltr`, ARP-Loss2 on Yelp) look like slips for 0.0014 and 0.0016.

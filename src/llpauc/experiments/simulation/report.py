@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from llpauc.experiments.simulation import AREAS, Floats, Inversions, Study, opauc_in_theory
-from llpauc.experiments.simulation_findings import (
+from llpauc.experiments.simulation.findings import (
     Finding,
     Spot,
     Verdict,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llpauc.errors import InputError
-from llpauc.experiments.tuning_space import Point, Space, settings_of, suggest
+from llpauc.experiments.tuning.space import Point, Space, settings_of, suggest
 from llpauc.interactions import Split
 from llpauc.models.embedding import EMBEDDING_MODELS
 from llpauc.recommend.plan import plan

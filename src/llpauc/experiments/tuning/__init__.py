@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
-from llpauc.experiments import tuning_space as spaces
-from llpauc.experiments.tuning_claims import Watch
-from llpauc.experiments.tuning_space import Point, Space
-from llpauc.experiments.tuning_storage import check_installed
-from llpauc.experiments.tuning_trials import TrialRow, rows_of
-from llpauc.experiments.tuning_workers import (
+from llpauc.experiments.tuning import space as spaces
+from llpauc.experiments.tuning.claims import Watch
+from llpauc.experiments.tuning.space import Point, Space
+from llpauc.experiments.tuning.storage import check_installed
+from llpauc.experiments.tuning.trials import TrialRow, rows_of
+from llpauc.experiments.tuning.workers import (
     Job,
     Step,
     Teller,

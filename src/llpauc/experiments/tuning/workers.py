@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llpauc.errors import check_at_least, choose
-from llpauc.experiments.lab import _start_worker
-from llpauc.experiments.tuning_claims import BEAT, GRACE, Watch, beating, requeue
-from llpauc.experiments.tuning_space import Point, Space, as_plain
-from llpauc.experiments.tuning_storage import PRUNERS, open_study
-from llpauc.experiments.tuning_trials import HIDDEN, Ended, TrialRow, row, rows_of, run_trial
+from llpauc.experiments.lab import start_worker
+from llpauc.experiments.tuning.claims import BEAT, GRACE, Watch, beating, requeue
+from llpauc.experiments.tuning.space import Point, Space, as_plain
+from llpauc.experiments.tuning.storage import PRUNERS, open_study
+from llpauc.experiments.tuning.trials import HIDDEN, Ended, TrialRow, row, rows_of, run_trial
 from llpauc.interactions import Split
 from llpauc.metrics import parse_metric
 from llpauc.training import FitOptions
@@ -290,7 +290,7 @@ def _ignored(number: int) -> Iterator[None]:
 def _work_apart(job: Job, threads: int, parent: int) -> None:
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # out of reach of the terminal's Ctrl-C
-    _start_worker(threads, parent)
+    start_worker(threads, parent)
     with stop_requests() as stop:
         work(open_tuning(job.tuning, job.data), job, stop)
 

@@ -17,12 +17,12 @@ from scipy.stats import rankdata
 from llpauc import plots
 from llpauc.experiments.report import markdown_table
 from llpauc.experiments.tuning import Outcome
-from llpauc.experiments.tuning_space import Range, Space
-from llpauc.experiments.tuning_trials import TrialRow
-from llpauc.experiments.tuning_workers import Tuning
+from llpauc.experiments.tuning.space import Range, Space
+from llpauc.experiments.tuning.trials import TrialRow
+from llpauc.experiments.tuning.workers import Tuning
 from llpauc.files import atomic_write
 from llpauc.plots import tuning as pictures
-from llpauc.tracking import _masked
+from llpauc.tracking import masked
 
 _GROUPS = 4  # of a number's values, equally many trials in each
 _LEAST = 8  # trials that importance is worth saying of
@@ -124,7 +124,7 @@ def write_tuning(
     parts += [text for text in shown.values() if text]
     parts += ["## Trials, best first", _trial_table(outcome.rows, tuning.metric)]
     parts += ["## What was searched", _space_table(tuning.space)]
-    parts += [f"Made by `{_masked(source)}` with llpauc {version('llpauc')}."]
+    parts += [f"Made by `{masked(source)}` with llpauc {version('llpauc')}."]
     texts["tuning.md"] = "\n\n".join(parts) + "\n"
     for name, text in texts.items():
         with atomic_write(folder / name) as temporary:
@@ -138,7 +138,7 @@ def _summary(outcome: Outcome, tuning: Tuning) -> list[str]:
         for state in ("complete", "pruned", "lost", "running")
     }
     told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    study = f"Study `{tuning.study}` in `{_masked(tuning.storage)}`: {told or 'no trial yet'};"
+    study = f"Study `{tuning.study}` in `{masked(tuning.storage)}`: {told or 'no trial yet'};"
     how = f"seed {tuning.seed}, at most {tuning.epochs} epochs a trial, pruner {tuning.pruner}."
     parts = [f"{study} {how} All figures are on validation; the test part has no say here."]
     best, usual = outcome.best, outcome.start("defaults")

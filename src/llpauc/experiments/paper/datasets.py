@@ -31,7 +31,7 @@ What it leaves open, and what we decided:
   Adressa files. The share of noise is the share it has in the raw data.
 - **Repeated events** of a pair: the earliest stays. The authors' Adressa keeps them in test.
 - **The release**: Yelp's file grows from year to year and the paper does not date its own, so the
-  sizes will differ from `llpauc.experiments.published.SIZES`.
+  sizes will differ from `llpauc.experiments.paper.published.SIZES`.
 - **The seed** of the draw into noise: `SEED`.
 """
 

@@ -17,9 +17,9 @@ from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
 from llpauc.experiments.cells import Cell, Result
 from llpauc.experiments.lab import Lab
+from llpauc.experiments.paper.runners import Splits, train_once
+from llpauc.experiments.paper.settings import PAPER, printed_setting
 from llpauc.experiments.report import Report, Row, bullet_list, markdown_table
-from llpauc.experiments.runners import Splits, train_once
-from llpauc.experiments.settings import PAPER, printed_setting
 from llpauc.interactions import Split
 from llpauc.models.scorer import FactorScorer
 from llpauc.plots import paper as pictures

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llpauc.errors import InputError
-from llpauc.tracking import _masked, _reason
+from llpauc.tracking import masked, reason
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -91,12 +91,12 @@ def _check_database(url: str) -> None:
         raise
     except Exception as error:  # of the database, or of its missing driver
         raise InputError(
-            f"--storage {_masked(url)}: cannot be used: {_reason(error)};"
+            f"--storage {masked(url)}: cannot be used: {reason(error)};"
             " give FILE.journal or a database such as sqlite:///study.db"
         ) from None
     if tables and "studies" not in tables:
         raise InputError(
-            f"--storage {_masked(url)}: holds something else than studies; give it a database of"
+            f"--storage {masked(url)}: holds something else than studies; give it a database of"
             " its own"
         )
 
@@ -121,7 +121,7 @@ def open_storage(place: str) -> BaseStorage:
         return RDBStorage(place, engine_kwargs={"connect_args": waits})
     except Exception as error:  # whatever a broken file makes of the library
         raise InputError(
-            f"--storage {_masked(place)}: cannot be used: {_reason(error)}; name a new one"
+            f"--storage {masked(place)}: cannot be used: {reason(error)}; name a new one"
         ) from None
 
 
@@ -142,7 +142,7 @@ def open_study(place: str, name: str, settings: Mapping[str, Any], seed: int, pr
     if found is None:
         if study.get_trials(deepcopy=False):
             raise InputError(
-                f"the study {name!r} in {_masked(place)} is none of llpauc; give another --study"
+                f"the study {name!r} in {masked(place)} is none of llpauc; give another --study"
             )
         study.set_user_attr("settings", wanted)
         return study
@@ -150,7 +150,7 @@ def open_study(place: str, name: str, settings: Mapping[str, Any], seed: int, pr
         if found.get(key) != wanted.get(key):
             old, new = (_short(settings.get(key)) for settings in (found, wanted))
             raise InputError(
-                f"the study {name!r} in {_masked(place)} was made with {key} {old}, not {new};"
+                f"the study {name!r} in {masked(place)} was made with {key} {old}, not {new};"
                 " give another --out, --storage or --study for a new one"
             )
     return study

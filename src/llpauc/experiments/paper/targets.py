@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from llpauc.experiments import around, facts, figures, leaderboard, runners
+from llpauc.experiments import leaderboard
 from llpauc.experiments.cells import Result
 from llpauc.experiments.lab import Lab
+from llpauc.experiments.paper import around, facts, figures, runners
+from llpauc.experiments.paper.tables import PLANS, comparison
 from llpauc.experiments.report import Report
-from llpauc.experiments.tables import PLANS, comparison
 
 TARGETS: dict[str, Callable[[Lab], Report]] = {
     **{plan.name: partial(comparison, plan) for plan in PLANS},

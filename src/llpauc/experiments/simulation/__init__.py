@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llpauc.errors import InputError, check_at_least
-from llpauc.experiments import simulation_kernels as kernels
+from llpauc.experiments.simulation import kernels
 from llpauc.metrics import selected_count
 
 Floats = npt.NDArray[np.float64]

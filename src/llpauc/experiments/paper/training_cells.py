@@ -7,7 +7,7 @@ from typing import Any
 
 from llpauc.experiments.cells import Cell, Result
 from llpauc.experiments.lab import Lab
-from llpauc.experiments.settings import BACKBONES, EASE_GRID, GRIDS, PAPER, Setting
+from llpauc.experiments.paper.settings import BACKBONES, EASE_GRID, GRIDS, PAPER, Setting
 from llpauc.experiments.spread import Spread
 
 METRIC = PAPER["valid_metric"]

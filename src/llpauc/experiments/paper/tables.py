@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llpauc.errors import InputError
-from llpauc.experiments import datasets
 from llpauc.experiments.cells import Result
 from llpauc.experiments.lab import Lab
-from llpauc.experiments.published import Figure, published
-from llpauc.experiments.report import Report, Row, bullet_list, markdown_table, setting_text
-from llpauc.experiments.settings import PAPER, Setting, printed_setting
-from llpauc.experiments.spread import Spread, short
-from llpauc.experiments.training_cells import (
+from llpauc.experiments.paper import datasets
+from llpauc.experiments.paper.published import Figure, published
+from llpauc.experiments.paper.settings import PAPER, Setting, printed_setting
+from llpauc.experiments.paper.training_cells import (
     GROUPS,
     baseline,
     choose_ease,
@@ -21,6 +19,8 @@ from llpauc.experiments.training_cells import (
     spread,
     training,
 )
+from llpauc.experiments.report import Report, Row, bullet_list, markdown_table, setting_text
+from llpauc.experiments.spread import Spread, short
 from llpauc.plots import paper as pictures
 
 CLEAN = ("bce", "bpr", "sce", "ccl", "dns", "softmax_v", "opauc", "llpauc")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from llpauc.errors import InputError
-from llpauc.experiments import datasets
 from llpauc.experiments.cells import Cell
 from llpauc.experiments.lab import Lab
-from llpauc.experiments.published import SIZES
+from llpauc.experiments.paper import datasets
+from llpauc.experiments.paper.published import SIZES
+from llpauc.experiments.paper.settings import PAPER
 from llpauc.experiments.report import Report, Row, bullet_list, markdown_table
-from llpauc.experiments.settings import PAPER
 from llpauc.losses import LOSSES
 from llpauc.plots import paper as pictures
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from llpauc.experiments import datasets
 from llpauc.experiments.cells import Cell
 from llpauc.experiments.lab import Lab
+from llpauc.experiments.paper import datasets
+from llpauc.experiments.paper.settings import ALPHA_BETA, PAPER, Setting
+from llpauc.experiments.paper.tables import NAMES
+from llpauc.experiments.paper.training_cells import choose_settings, spread, training
 from llpauc.experiments.report import Report, Row, bullet_list, markdown_table
-from llpauc.experiments.settings import ALPHA_BETA, PAPER, Setting
 from llpauc.experiments.spread import Spread, short
-from llpauc.experiments.tables import NAMES
-from llpauc.experiments.training_cells import choose_settings, spread, training
 from llpauc.metrics import llpauc_score
 from llpauc.plots import paper as pictures
 
