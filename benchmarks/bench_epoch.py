@@ -24,6 +24,7 @@ from llpauc.losses.minimax import minimax_optimizer
 from llpauc.models.embedding import MF, EmbeddingOptions
 from llpauc.optim import AdamOptions
 from llpauc.sampling import make_sampler
+from llpauc.training.batches import batches
 from llpauc.training.engine import CpuEngine
 
 N_USERS, N_ITEMS, EVENTS, BATCH, NEGATIVES, WIDTH = 87_416, 2_221, 165_004, 128, 100, 64
@@ -86,9 +87,8 @@ class Ours:
 
     def epoch(self) -> None:
         order = np.random.default_rng(self.step).permutation(len(self.train))
-        for start in range(0, len(order), self.batch):
-            rows = order[start : start + self.batch]
-            self.engine.step(self.step, self.train.users[rows], self.train.items[rows])
+        for batch in batches(self.engine, self.train, order, self.batch, self.step):
+            self.engine.step(batch)
             self.step += 1
         self.engine.settle()
 

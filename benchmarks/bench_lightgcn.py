@@ -89,7 +89,8 @@ class Ours:
 
     def step(self) -> None:
         some = self.rng.integers(0, len(self.train), BATCH)
-        self.engine.step(self.count, self.train.users[some], self.train.items[some])
+        users, items = self.train.users[some], self.train.items[some]
+        self.engine.step(self.engine.prepare(self.count, users, items))
         self.count += 1
 
 

@@ -27,6 +27,7 @@ def one(n: int) -> dict[str, float]:
     from llpauc.models.embedding import MF, EmbeddingOptions
     from llpauc.optim import AdamOptions
     from llpauc.sampling import make_sampler
+    from llpauc.training.batches import batches
     from llpauc.training.engine import CpuEngine
 
     start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -43,9 +44,8 @@ def one(n: int) -> dict[str, float]:
     for _ in range(2):
         begun = time.perf_counter()
         order = rng.permutation(n)
-        for first in range(0, n, 1024):
-            rows = order[first : first + 1024]
-            engine.step(step, train.users[rows], train.items[rows])
+        for batch in batches(engine, train, order, 1024, step):
+            engine.step(batch)
             step += 1
         engine.settle()
         seconds = time.perf_counter() - begun

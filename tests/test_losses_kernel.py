@@ -1,4 +1,4 @@
-"""The one-pass kernel against float64 autograd of the equation it stands for."""
+"""The one-pass kernels against float64 autograd of the equations they stand for."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from llpauc.losses import (
     LLPAUCLoss,
     Settings,
     Variables,
+    bce_loss,
+    bpr_loss,
     kernels,
     llpauc_objective,
     llpauc_value_and_grads,
+    make_loss,
+    rowwise,
+    sce_loss,
+    sl_loss,
 )
 
 SHARES = st.sampled_from([0.01, 0.1, 0.7, 0.999, 1.0])
@@ -189,3 +195,83 @@ def test_variables_that_are_not_finite_are_named() -> None:
     for dtype in (torch.float32, torch.float64):
         with pytest.raises(InputError, match="'gap': nan"):
             loss(torch.zeros(2, dtype=dtype), torch.zeros(2, 3, dtype=dtype))
+
+
+ROW_LOSSES = {
+    "bpr": bpr_loss,
+    "bce": bce_loss,
+    "sce": sce_loss,
+    "sl": lambda pos, neg, mask: sl_loss(pos, neg, mask, temperature=0.2),
+}
+
+
+def row_loss_by_autograd(name, pos, neg, mask=None):
+    wide = [x.double().requires_grad_() for x in (pos, neg)]
+    rows = slice(None) if mask is None else mask.any(1)
+    value = ROW_LOSSES[name](wide[0][rows], wide[1][rows], None if mask is None else mask[rows])
+    return value.item(), [g.numpy() for g in torch.autograd.grad(value, wide)]
+
+
+@pytest.mark.parametrize("name", list(ROW_LOSSES))
+@given(
+    seed=st.integers(0, 10_000),
+    batch=st.integers(1, 9),
+    n=st.sampled_from([1, 2, 7, 40, 100, 2500]),
+    spread=st.sampled_from([0.0, 0.01, 2.0, 30.0, 1e4]),
+    masked=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_row_losses_in_value_and_gradient(name, seed, batch, n, spread, masked) -> None:
+    pos, neg = draw(seed, batch, n, spread)
+    mask = None
+    if masked:
+        mask = torch.rand(batch, n, generator=torch.Generator().manual_seed(seed)) < 0.6
+        mask[0, 0] = True
+    loss = make_loss(name)
+    assert loss.row_kernel() is not None
+    value, d_pos, d_neg = loss.value_and_slopes(pos, neg, mask)
+    expected, grads = row_loss_by_autograd(name, pos, neg, mask)
+    assert_allclose(value, expected, rtol=2e-6, atol=2e-6)
+    # float32 knows a score of 1e4, and so its distance to another, to 1e-3
+    tolerance = 3e-6 * max(1.0, spread)
+    assert_allclose(d_pos, grads[0], rtol=tolerance, atol=tolerance / batch)
+    assert_allclose(d_neg, grads[1], rtol=tolerance, atol=tolerance / batch)
+
+
+@pytest.mark.parametrize("name", list(ROW_LOSSES))
+def test_row_losses_name_broken_scores_that_count_and_no_others(name) -> None:
+    pos, neg = draw(8, 4, 5)
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    mask[1] = False
+    mask[2, 3] = False
+    broken = pos.clone(), neg.clone()
+    broken[0][1], broken[1][1], broken[1][2, 3] = float("nan"), float("inf"), float("nan")
+    whole, holes = (make_loss(name).value_and_slopes(*x, mask) for x in ((pos, neg), broken))
+    assert whole[0] == holes[0]
+    assert all(torch.equal(x, y) for x, y in zip(whole[1:], holes[1:], strict=True))
+    assert whole[1][1] == 0.0
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        broken[0][0] = broken[1][3, 4] = bad
+        with pytest.raises(InputError, match="1 of pos_scores, 1 of neg_scores are NaN"):
+            make_loss(name).value_and_slopes(*broken, mask)
+
+
+@pytest.mark.parametrize("name", list(ROW_LOSSES))
+def test_row_losses_to_the_same_bits_on_any_number_of_threads(name) -> None:
+    pos, neg = draw(9, 64, 1500)
+    assert neg.numel() >= rowwise._WORTH_THREADS
+    before = numba.get_num_threads()
+    found = []
+    try:
+        for threads in {1, before}:
+            numba.set_num_threads(threads)
+            found.append(make_loss(name).value_and_slopes(pos, neg))
+    finally:
+        numba.set_num_threads(before)
+    expected, grads = row_loss_by_autograd(name, pos, neg)
+    assert found[0][0] == pytest.approx(expected, rel=1e-6)
+    assert_allclose(found[0][2], grads[1], rtol=1e-5, atol=1e-9)
+    for other in found[1:]:
+        assert other[0] == found[0][0]
+        assert torch.equal(other[1], found[0][1])
+        assert torch.equal(other[2], found[0][2])

@@ -60,6 +60,19 @@ def test_uniform_is_uniform(name):
     assert stats.chisquare(counts[allowed]).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("own", [1, 63, 64, 65, 198])
+def test_long_histories_are_left_out_as_short_ones_are(own):
+    """Walked up to some length, searched beyond it: every item outside comes up, no other."""
+    rng = np.random.default_rng(own)
+    mine = rng.choice(200, own, replace=False)
+    data = Interactions.of(["ann"] * own + ["bob"] * 200, [*map(str, mine), *map(str, range(200))])
+    ann = np.zeros(3, np.int32)
+    sampler = make_sampler("uniform", data, 401, seed=1)
+    drawn = np.concatenate([sampler.draw(step, ann, ann).items.ravel() for step in range(20)])
+    outside = np.setdiff1d(np.arange(200), data.items[data.users == 0])
+    np.testing.assert_array_equal(np.unique(drawn), outside)
+
+
 def test_popular_items_are_drawn_by_their_counts():
     sampler = SAMPLERS["popularity"](TRAIN, 100, 5)
     users = np.arange(TRAIN.n_users, dtype=np.int32)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from contextlib import closing
 
 import numba
 import numpy as np
@@ -17,6 +19,7 @@ from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.optim import AdamOptions
 from llpauc.sampling import make_sampler
 from llpauc.training import Diverged, FitOptions, fit
+from llpauc.training.batches import Indexer, batches
 from llpauc.training.engine import CpuEngine, TorchEngine
 from tests.data import random_split
 
@@ -45,7 +48,8 @@ def trained(engine_of, model_name, loss_name, sampler_name, options, steps=25):
     values = []
     for step in range(steps):
         rows = rng.permutation(len(SPLIT.train))[:24]
-        values.append(engine.step(step, SPLIT.train.users[rows], SPLIT.train.items[rows]))
+        users, items = SPLIT.train.users[rows], SPLIT.train.items[rows]
+        values.append(engine.step(engine.prepare(step, users, items)))
     engine.settle()
     return values, *model.vectors(), dict(loss.named_parameters())
 
@@ -93,13 +97,79 @@ def test_weight_decay_leaves_items_outside_the_batch_alone():
     adam = AdamOptions(lr=0.01, weight_decay=0.1)
     engine = CpuEngine(model, loss_named("bpr"), sampler, SPLIT.train, adam)
     users, items = SPLIT.train.users[:1], SPLIT.train.items[:1]
-    engine.step(0, users, items)
+    engine.step(engine.prepare(0, users, items))
     engine.settle()
     drawn = np.union1d(sampler.draw(0, users, items).items.ravel(), items)
     outside = np.setdiff1d(np.arange(SPLIT.n_items), drawn)
     assert len(outside)
     assert torch.equal(model.item_table[outside], before[outside])
     assert not torch.equal(model.item_table[drawn], before[drawn])
+
+
+@pytest.mark.parametrize("every_item", [True, False])
+def test_the_index_of_a_batch_is_what_numpy_finds(every_item):
+    rng = np.random.default_rng(4)
+    users, positives = rng.integers(0, 9, (2, 12), dtype=np.int32)
+    negatives = rng.integers(0, 30, (12, 5), dtype=np.int32)
+    index = Indexer(9, 30, every_item)(users, positives, negatives)
+    assert sorted(index.users) == sorted(set(users.tolist()))
+    np.testing.assert_array_equal(index.users[index.user_slots], users)
+    drawn = np.column_stack([positives, negatives])
+    assert sorted(index.items) == (list(range(30)) if every_item else np.unique(drawn).tolist())
+    np.testing.assert_array_equal(index.items[index.positive_slots], positives)
+    slot_of = np.argsort(index.items)  # items are a permutation of 0..n-1 or a part of them
+    slots = slot_of[np.searchsorted(index.items[slot_of], drawn)]
+    order = np.argsort(slots.ravel(), kind="stable")
+    np.testing.assert_array_equal(index.pairs.row_of, order // 6)
+    np.testing.assert_array_equal(np.argsort(order), index.pairs.place_of.ravel())
+    counts = np.bincount(slots.ravel(), minlength=len(index.items))
+    np.testing.assert_array_equal(index.pairs.ends, np.cumsum(counts))
+
+
+class Maker:
+    """Makes a batch's number; the helpers are counted."""
+
+    def __init__(self, helpers, breaks_at=None):
+        self.helpers, self.breaks_at = helpers, breaks_at
+        self.made, self.threads = [], set()
+
+    def prepare(self, step, users, positives):
+        self.threads.add(threading.current_thread())
+        self.made.append(step)
+        if step == self.breaks_at:
+            raise InputError("broken")
+        return step, users.tolist(), positives.tolist()
+
+
+@pytest.mark.parametrize("size", [7, 64, 5000])
+def test_batches_made_ahead_are_those_made_on_demand(size):
+    order = np.random.default_rng(0).permutation(len(SPLIT.train))
+    on_demand = list(batches(Maker(0), SPLIT.train, order, size, 10))
+    assert [step for step, *_ in on_demand] == list(range(10, 10 + -(-len(order) // size)))
+    for part, expected in ((1, SPLIT.train.users[order]), (2, SPLIT.train.items[order])):
+        assert [row for batch in on_demand for row in batch[part]] == expected.tolist()
+    for helpers in (1, 3):
+        maker = Maker(helpers)
+        assert list(batches(maker, SPLIT.train, order, size, 10)) == on_demand
+        assert threading.current_thread() not in maker.threads
+
+
+def test_helpers_stay_within_bounds_and_end_with_the_loop():
+    """Events enough that a helper without bounds would run away."""
+    many = np.zeros(50 * 1024, np.int64)
+    for ends in ("early", "broken"):
+        maker = Maker(2, breaks_at=40 if ends == "broken" else None)
+        made = batches(maker, SPLIT.train, many, 64, 0)
+        with closing(made):
+            if ends == "early":
+                for step, *_ in made:
+                    assert max(maker.made) - step <= 1024 // 64 * (1 + maker.helpers)
+                    if step == 20:
+                        break
+            else:
+                with pytest.raises(InputError, match="broken"):
+                    list(made)
+        assert not any(thread.is_alive() for thread in maker.threads)
 
 
 def blocks(n_blocks=4, users=20, items=10, share=0.7, seed=0):

@@ -17,7 +17,8 @@ q = d x + eps and C_k = sum_t c_t (d_t - d)^k,
     sum = (C_0 + C_2 (x/q)^2 - C_3 (x/q)^3 + C_4 (x/q)^4) / q
 
 so that a replay of any length costs about as much as one step. Terms beyond `_REPLAYED` steps are
-below b1^160, about 5e-8 of the first.
+below b1^160, about 5e-8 of the first: a longer wait has the moments of its `since` alone, which are
+tabulated.
 
 | symbol | code |
 |---|---|
@@ -31,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -89,35 +91,47 @@ class RowAdam:
     def __init__(self, table: Table, options: AdamOptions) -> None:
         self.table = table
         self.options = options
-        self.mean = np.zeros_like(table)
-        self.square = np.zeros_like(table)
+        self.mean, self.square = aligned(table.shape), aligned(table.shape)
         self.done = np.zeros(len(table), np.int64)
         self.count = 0
-        self._tables: Any = _bias_tables(options)
+        self._tables: Any = _bias_tables(options.decay_mean, options.decay_square)
 
     def advance(self) -> None:
         self.count += 1
 
-    def catch_up(self, rows: Rows | None = None) -> None:
-        """Replay what `rows` (all by default) have missed, up to the current step."""
+    def catch_up(self, rows: Rows | None = None) -> int:
+        """Replay what `rows` (all by default) have missed, up to the current step.
+
+        Returns:
+            How many rows had missed any.
+        """
         if rows is None:
             rows = np.arange(len(self.table), dtype=np.int32)
         o = self.options
-        _catch_up(
+        replayed: int = _catch_up(
             self.table, self.mean, self.square, self.done, rows, self.count, self._tables,
             o.lr, o.decay_mean, o.decay_square, o.eps,
         )  # fmt: skip
+        return replayed
 
     def step(self, rows: Rows, gradients: Table) -> None:
         """Step `count` for distinct `rows` that have caught up to the step before."""
-        o = self.options
         _step_rows(
             self.table, self.mean, self.square, self.done, rows, gradients, self.count,
-            np.float32(o.lr / (1 - o.decay_mean**self.count)),
-            np.float32(1 / math.sqrt(1 - o.decay_square**self.count)),
-            np.float32(o.decay_mean), np.float32(o.decay_square), np.float32(o.eps),
-            np.float32(o.weight_decay),
+            self.numbers(),
         )  # fmt: skip
+
+    def numbers(self) -> tuple[float, float, float, float, float, float]:
+        """What `adam_row` needs to know of the current step."""
+        o = self.options
+        return (
+            o.lr / (1 - o.decay_mean**self.count),
+            1 / math.sqrt(1 - o.decay_square**self.count),
+            o.decay_mean,
+            o.decay_square,
+            o.eps,
+            o.weight_decay,
+        )
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """All that a resumed run needs beside the table itself."""
@@ -134,30 +148,50 @@ class RowAdam:
         self.count = int(state["count"])
 
 
-def _bias_tables(options: AdamOptions) -> tuple[Any, ...]:
-    """1/(1-b1^s), 1/sqrt(1-b2^s) for s = 0.._SETTLED + _REPLAYED, and b1^t, b2^(t/2) for t = 0..
+def aligned(shape: tuple[int, ...]) -> Table:
+    """Zeros that begin at a cache line, as torch's memory does and NumPy's does not: rows that
+    straddle lines take a third longer to read."""
+    zeros: Table = torch.zeros(shape).numpy()
+    return zeros
+
+
+@lru_cache(maxsize=4)
+def _bias_tables(decay_mean: float, decay_square: float) -> tuple[Any, ...]:
+    """1/(1-b1^s), 1/sqrt(1-b2^s) for s = 0.._SETTLED + _REPLAYED, b1^t, b2^(t/2) for t = 0.., and
+    the moments of a full replay by s.
 
     The tables go beyond _SETTLED so that a replay reads them in one run.
     """
     steps = np.arange(_SETTLED + _REPLAYED + 1, dtype=np.float64)
     steps[0] = 1.0  # never read: step numbers begin at 1
     missed = np.arange(_REPLAYED + 1, dtype=np.float64)
-    return (
-        1 / (1 - options.decay_mean**steps),
-        1 / np.sqrt(1 - options.decay_square**steps),
-        options.decay_mean**missed,
-        options.decay_square ** (missed / 2),
+    series = (
+        1 / (1 - decay_mean**steps),
+        1 / np.sqrt(1 - decay_square**steps),
+        decay_mean**missed,
+        decay_square ** (missed / 2),
     )
+    full = np.zeros((_SETTLED + 1, 5))
+    _tabulate(full, *series)
+    return *series, full
 
 
-@njit(parallel=True, cache=True, fastmath=FAST_MATH)
+@njit(cache=True)
+def _tabulate(full, mean_bias, square_bias, mean_power, root_power):
+    for since in range(_EXACT_STEPS, len(full)):
+        full[since] = _moments(since, _REPLAYED, mean_bias, square_bias, mean_power, root_power)
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def _catch_up(
     table, mean, square, done, rows, count, tables, lr, decay_mean, decay_square, eps,
 ):  # fmt: skip
     width = table.shape[1]
-    mean_bias, square_bias, mean_power, root_power = tables
+    mean_bias, square_bias, mean_power, root_power, full = tables
     log_decay_mean = math.log(max(decay_mean, 1e-300))
     log_decay_square = math.log(max(decay_square, 1e-300))
+    small = np.float32(eps)
+    replayed = 0
     for place in prange(len(rows)):
         row = rows[place]
         since = done[row]
@@ -165,36 +199,43 @@ def _catch_up(
         done[row] = count
         if missed <= 0 or since == 0:  # up to date, or never touched: no momentum to carry it
             continue
+        replayed += 1
         terms = min(missed, _REPLAYED)
         since = min(since, _SETTLED)
+        w, m, v = table[row], mean[row], square[row]
         if since < _EXACT_STEPS:
+            total = np.zeros(width, np.float32)
+            for t in range(1, terms + 1):
+                c = np.float32(lr * mean_power[t] * mean_bias[since + t])
+                d = np.float32(root_power[t] * square_bias[since + t])
+                for k in range(width):
+                    total[k] += c / (d * np.sqrt(v[k]) + small)
             for k in range(width):
-                root = math.sqrt(np.float64(square[row, k]))
-                total = 0.0
-                for t in range(1, terms + 1):
-                    spread = root_power[t] * square_bias[since + t] * root + eps
-                    total += mean_power[t] * mean_bias[since + t] / spread
-                table[row, k] -= np.float32(lr * np.float64(mean[row, k]) * total)
+                w[k] -= m[k] * total[k]
         else:
-            c0, d, c2, c3, c4 = _moments(
-                since, terms, mean_bias, square_bias, mean_power, root_power
-            )
+            if terms == _REPLAYED:
+                c0, d, c2, c3, c4 = full[since]
+            else:
+                c0, d, c2, c3, c4 = _moments(
+                    since, terms, mean_bias, square_bias, mean_power, root_power
+                )
             c0, c2, c3, c4 = (
                 np.float32(lr * c0), np.float32(lr * c2), np.float32(lr * c3), np.float32(lr * c4)
             )  # fmt: skip
-            d, small = np.float32(d), np.float32(eps)
+            d = np.float32(d)
             for k in range(width):
-                root = np.sqrt(square[row, k])
+                root = np.sqrt(v[k])
                 q = np.float32(1) / (d * root + small)
                 p = root * q
                 total = (c0 + p * p * (c2 - p * (c3 - p * c4))) * q
-                table[row, k] -= mean[row, k] * total
+                w[k] -= m[k] * total
         # By exp of a logarithm: a power with a whole exponent costs as much as the replay.
         left_mean = np.float32(math.exp(missed * log_decay_mean))
         left_square = np.float32(math.exp(missed * log_decay_square))
         for k in range(width):
-            mean[row, k] *= left_mean
-            square[row, k] *= left_square
+            m[k] *= left_mean
+            v[k] *= left_square
+    return replayed
 
 
 @njit(cache=True, fastmath=FAST_MATH)
@@ -219,22 +260,36 @@ def _moments(since, terms, mean_bias, square_bias, mean_power, root_power):
     return r0, near + h, c2, c3, c4
 
 
-@njit(parallel=True, cache=True, fastmath=FAST_MATH)
-def _step_rows(
-    table, mean, square, done, rows, gradients, count,
-    rate, root_scale, decay_mean, decay_square, eps, weight_decay,
-):  # fmt: skip
-    width = table.shape[1]
-    fresh_mean, fresh_square = np.float32(1) - decay_mean, np.float32(1) - decay_square
+@njit(inline="always")
+def adam_row(w, m, v, g, numbers):
+    """One step of one row; `numbers` are those of `single`."""
+    rate, root_scale, decay_mean, decay_square, fresh_mean, fresh_square, eps, decay = numbers
+    for k in range(len(w)):
+        slope = g[k] + decay * w[k]
+        first = decay_mean * m[k] + fresh_mean * slope
+        second = decay_square * v[k] + fresh_square * slope * slope
+        m[k], v[k] = first, second
+        w[k] -= rate * first / (np.sqrt(second) * root_scale + eps)
+
+
+@njit(inline="always")
+def single(numbers):
+    """`RowAdam.numbers` and 1 - b1, 1 - b2 in float32, for `adam_row`."""
+    rate, root_scale, decay_mean, decay_square, eps, decay = numbers
+    return (
+        np.float32(rate), np.float32(root_scale), np.float32(decay_mean), np.float32(decay_square),
+        np.float32(1 - decay_mean), np.float32(1 - decay_square), np.float32(eps),
+        np.float32(decay),
+    )  # fmt: skip
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
+def _step_rows(table, mean, square, done, rows, gradients, count, numbers):
+    numbers = single(numbers)
     for place in prange(len(rows)):
         row = rows[place]
         done[row] = count
-        w, m, v, g = table[row], mean[row], square[row], gradients[place]
-        for k in range(width):
-            slope = g[k] + weight_decay * w[k]
-            m[k] = decay_mean * m[k] + fresh_mean * slope
-            v[k] = decay_square * v[k] + fresh_square * slope * slope
-            w[k] -= rate * m[k] / (np.sqrt(v[k]) * root_scale + eps)
+        adam_row(table[row], mean[row], square[row], gradients[place], numbers)
 
 
 class ScalarAdam:

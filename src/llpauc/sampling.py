@@ -23,6 +23,7 @@ from llpauc.interactions import Interactions, Rows
 Mask = npt.NDArray[np.bool_]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_SHORT = 64  # a history of at most so many items is walked, a longer one searched
 _RETRIES = 32  # redraws of a popular item that is the user's own, before a uniform draw
 
 
@@ -243,10 +244,6 @@ def _low(number):
 def _outside(x, own):
     """The x-th (from 0) item that is not in the sorted `own`."""
     low, high = 0, len(own)
-    if high <= 16:  # counting has no branch to mispredict, and most histories are short
-        for place in range(high):
-            low += own[place] - place <= x
-        return x + low
     while low < high:
         middle = (low + high) >> 1
         if own[middle] - middle <= x:
@@ -256,39 +253,47 @@ def _outside(x, own):
     return x + low
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _draw_outside(seed, step, users, starts, items, n_items, out):
     without = 0
-    for row in prange(len(users)):
+    for row in range(len(users)):
         own = items[starts[users[row]] : starts[users[row] + 1]]
         free = n_items - len(own)
-        without += free == 0
+        drawn = out[row]
         if free == 0:
-            out[row, :] = 0
+            without += 1
+            drawn[:] = 0
             continue
         stream = _stream(seed, step, row)
-        for place in range(0, out.shape[1] - 1, 2):  # one number serves two draws
-            number = _number(stream, place)
-            out[row, place] = _outside(_below(_high(number), free), own)
-            out[row, place + 1] = _outside(_below(_low(number), free), own)
-        if out.shape[1] % 2:
-            last = out.shape[1] - 1
-            out[row, last] = _outside(_below(_high(_number(stream, last)), free), own)
+        for pair in range(len(drawn) // 2):  # one number serves two draws
+            number = _number(stream, 2 * pair)
+            drawn[2 * pair] = _below(_high(number), free)
+            drawn[2 * pair + 1] = _below(_low(number), free)
+        if len(drawn) % 2:
+            last = len(drawn) - 1
+            drawn[last] = _below(_high(_number(stream, last)), free)
+        if len(own) <= _SHORT:  # most histories: whole rows at once, in vector instructions
+            for item in own:
+                for place in range(len(drawn)):
+                    drawn[place] += drawn[place] >= item
+        else:
+            for place in range(len(drawn)):
+                drawn[place] = _outside(drawn[place], own)
     return without
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _draw_any(seed, step, n_items, out):
-    for row in prange(len(out)):
+    for row in range(len(out)):
         stream = _stream(seed, step, row)
         for place in range(out.shape[1]):
             out[row, place] = _below(_high(_number(stream, place)), n_items)
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _draw_popular(seed, step, users, starts, items, n_items, cumulative, out):
     without = 0
-    for row in prange(len(users)):
+    for row in range(len(users)):
         own = items[starts[users[row]] : starts[users[row] + 1]]
         free = n_items - len(own)
         without += free == 0

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from llpauc.errors import InputError
 from llpauc.losses.interface import refuse_broken
-from llpauc.losses.kernels import Floats, Keep, parabola_pass
+from llpauc.losses.kernels import objective
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -81,50 +81,6 @@ class Settings(NamedTuple):
     gap_penalty: float
 
 
-class _Side(NamedTuple):
-    """What one side adds to F; the mean weight and the mean weighted f, divided by the share."""
-
-    term: float
-    weight: float
-    weighted_f: float
-    d_threshold: float
-    broken: int
-
-
-def _side(
-    scores: Floats,
-    keep: Keep | None,
-    gradient: Floats,
-    n: int,
-    *,
-    sign: float,
-    share: float,
-    center: float,
-    shift: float,
-    threshold: float,
-    sharpness: float,
-) -> _Side:
-    """sign +1: threshold + mean r(l - threshold) / share; sign -1: the same of -l, negated."""
-    constant = center * center - shift * shift
-    select = share < 1.0
-    total, weight, weighted_f, broken = parabola_pass(
-        scores,
-        keep,
-        gradient,
-        shift=shift,
-        weight=2.0 / (share * n),
-        curve=sign * sharpness,
-        offset=sharpness * (sign * constant - threshold),
-        select=select,
-    )
-    scale = 1.0 / (share * n)
-    weight, weighted_f = weight * scale, weighted_f * scale
-    if select:
-        term = sign * (threshold + total * scale / sharpness)
-        return _Side(term, weight, weighted_f, sign * (1.0 - weight), int(broken))
-    return _Side(total * scale + constant, weight, weighted_f, 0.0, int(broken))
-
-
 def fused_value_and_grads(
     pos: Tensor,
     neg: Tensor,
@@ -141,60 +97,26 @@ def fused_value_and_grads(
         settings: alpha, beta, sharpness (finite), gap_penalty.
         neg_mask: bool (B, N), True where a pair counts, or None.
     """
-    a, b, gap, pos_threshold, neg_threshold = variables
-    rows, n_neg = None, neg.numel()
+    rows, n_neg, keep = None, neg.numel(), None
     if neg_mask is not None:
-        neg_mask = neg_mask.contiguous()
-        n_neg = int(neg_mask.sum())
+        keep = neg_mask.contiguous().numpy()
+        n_neg = int(keep.sum())
         if n_neg == 0:
             none = Variables(0.0, 0.0, 0.0, 0.0, 0.0)
             return ValueAndGrads(0.0, torch.zeros_like(pos), torch.zeros_like(neg), none)
         rows = neg_mask.any(1)
         rows = None if bool(rows.all()) else rows
-    kept = pos.contiguous() if rows is None else pos[rows]
-    neg = neg.contiguous()
+    kept = (pos.contiguous() if rows is None else pos[rows]).numpy()
     d_kept, d_neg = np.empty(kept.shape, np.float32), np.empty(neg.shape, np.float32)
-    plus = _side(
-        kept.numpy(),
-        None,
-        d_kept,
-        len(kept),
-        sign=-1.0,
-        share=settings.alpha,
-        center=a,
-        shift=-(a + 1.0 + gap),
-        threshold=pos_threshold,
-        sharpness=settings.sharpness,
+    value, *d_variables, pos_broken, neg_broken = objective(
+        kept, neg.contiguous().numpy(), keep, n_neg, d_kept, d_neg, variables, settings
     )
-    minus = _side(
-        neg.numpy().reshape(-1),
-        None if neg_mask is None else neg_mask.numpy().reshape(-1),
-        d_neg.reshape(-1),
-        n_neg,
-        sign=1.0,
-        share=settings.beta,
-        center=b,
-        shift=1.0 + gap - b,
-        threshold=neg_threshold,
-        sharpness=settings.sharpness,
-    )
-    refuse_broken(plus.broken, minus.broken)
-    stretch = 1.0 + settings.gap_penalty
+    if pos_broken or neg_broken:
+        refuse_broken(pos_broken, neg_broken)
     d_pos = torch.from_numpy(d_kept)
     if rows is not None:
         d_pos = torch.zeros_like(pos).masked_scatter_(rows, d_pos)
-    return ValueAndGrads(
-        plus.term + minus.term - stretch * gap * gap,
-        d_pos,
-        torch.from_numpy(d_neg),
-        Variables(
-            2.0 * (a * plus.weight - plus.weighted_f),
-            2.0 * (b * minus.weight - minus.weighted_f),
-            2.0 * (minus.weighted_f - plus.weighted_f - stretch * gap),
-            plus.d_threshold,
-            minus.d_threshold,
-        ),
-    )
+    return ValueAndGrads(value, d_pos, torch.from_numpy(d_neg), Variables(*d_variables))
 
 
 class _FusedObjective(torch.autograd.Function):

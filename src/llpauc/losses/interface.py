@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from llpauc.errors import InputError, listing
+from llpauc.losses.rowwise import RowKernel, row_value_and_slopes
 
 Score = Literal["dot", "cosine"]
 
@@ -137,6 +138,14 @@ class Loss(nn.Module, ABC):
     ) -> tuple[float, Tensor, Tensor]:
         """The loss and its gradients with respect to the scores, for an engine that goes on by
         itself; those of the loss's own variables are left in their `grad`."""
+        kernel = self.row_kernel()
+        if kernel is not None and _is_plain(pos_scores) and _is_plain(neg_scores):
+            check_shapes(pos_scores, neg_scores, neg_mask)
+            keep = None if neg_mask is None else neg_mask.contiguous().numpy()
+            found = row_value_and_slopes(kernel, pos_scores.numpy(), neg_scores.numpy(), keep)
+            if found.pos_broken or found.neg_broken:
+                refuse_broken(found.pos_broken, found.neg_broken)
+            return found.value, torch.from_numpy(found.d_pos), torch.from_numpy(found.d_neg)
         pos, neg = (scores.detach().requires_grad_() for scores in (pos_scores, neg_scores))
         self.zero_grad()
         value = self(pos, neg, neg_mask, context=context)
@@ -144,6 +153,10 @@ class Loss(nn.Module, ABC):
         assert pos.grad is not None
         assert neg.grad is not None
         return value.item(), pos.grad, neg.grad
+
+    def row_kernel(self) -> RowKernel | None:
+        """The kernel that computes the same without autograd, where there is one."""
+        return None
 
     def ascent_parameters(self) -> list[nn.Parameter]:
         """The variables the loss is maximised over."""
@@ -179,6 +192,16 @@ class Loss(nn.Module, ABC):
     def figures(self, batch: Prepared) -> dict[str, float]:
         """Numbers beside the value: `auc`, the mean over rows of the share of pairs in order."""
         return {"auc": row_mean((batch.pos[:, None] > batch.neg).float(), batch.mask).mean().item()}
+
+
+def _is_plain(scores: Tensor) -> bool:
+    """What a kernel can take as it is."""
+    return (
+        scores.dtype == torch.float32
+        and scores.is_cpu
+        and not scores.requires_grad
+        and scores.is_contiguous()
+    )
 
 
 def row_mean(values: Tensor, mask: Tensor | None) -> Tensor:

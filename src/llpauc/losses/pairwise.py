@@ -19,6 +19,7 @@ from llpauc.losses.interface import (
     row_mean,
     row_sum,
 )
+from llpauc.losses.rowwise import RowKernel
 
 
 def bpr_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -94,6 +95,9 @@ class BPRLoss(Loss):
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         return bpr_loss(pos, neg, mask)
+
+    def row_kernel(self) -> RowKernel:
+        return RowKernel("bpr")
 
 
 class DNSLoss(Loss):

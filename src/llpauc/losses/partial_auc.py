@@ -245,7 +245,6 @@ class LLPAUCLoss(Loss):
     def _named(self, *names: str) -> list[nn.Parameter]:
         return [] if self.solver == "exact" else [getattr(self, name) for name in names]
 
-    @torch.no_grad()
     def project_(self) -> None:
         """Clip the variables to their domains, as line 9 of Algorithm 1: after the step, never in
         the forward pass, where it would kill the gradient of one that has left its domain."""
@@ -253,10 +252,13 @@ class LLPAUCLoss(Loss):
             return
         variables = self.variables
         numbers = Variables(*(variable.item() for variable in variables))
-        # In plain numbers, and written only where it changes: this stands after every batch.
-        for variable, old, new in zip(variables, numbers, projected(numbers), strict=True):
-            if new != old:
-                variable.fill_(new)
+        inside = projected(numbers)
+        if inside == numbers:  # the usual case: this stands after every batch
+            return
+        with torch.no_grad():
+            for variable, old, new in zip(variables, numbers, inside, strict=True):
+                if new != old:
+                    variable.fill_(new)
 
     def forward(
         self,

@@ -20,6 +20,7 @@ from llpauc.losses.interface import (
     row_mean,
     row_sum,
 )
+from llpauc.losses.rowwise import RowKernel
 
 
 def _counts(neg: Tensor, mask: Tensor | None) -> Tensor | int:
@@ -117,6 +118,9 @@ class BCELoss(Loss):
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         return bce_loss(pos, neg, mask)
+
+    def row_kernel(self) -> RowKernel:
+        return RowKernel("bce")
 
 
 class TCELoss(Loss):

@@ -17,6 +17,7 @@ from torch.nn.functional import logsigmoid
 
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.losses.interface import Context, Loss, check_above_zero, lowest_where_masked
+from llpauc.losses.rowwise import RowKernel
 
 Surrogate = Literal["tanh", "atan", "relu"]
 
@@ -204,6 +205,9 @@ class SCELoss(Loss):
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         return sce_loss(pos, neg, mask)
 
+    def row_kernel(self) -> RowKernel:
+        return RowKernel("softmax", with_positive=True)
+
 
 class SLLoss(Loss):
     """`sl_loss` as a module.
@@ -221,6 +225,9 @@ class SLLoss(Loss):
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         return sl_loss(pos, neg, mask, temperature=self.temperature)
+
+    def row_kernel(self) -> RowKernel:
+        return RowKernel("softmax", self.temperature)
 
 
 class BSLLoss(Loss):

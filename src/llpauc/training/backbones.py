@@ -2,13 +2,14 @@
 
 A backbone answers three calls a batch: `prepare` brings the rows that will be read up to date,
 `user_rows` / `item_rows` are the tables to read, `apply` takes the gradients of the rows that were
-read. `settle` brings everything up to date, for evaluation and saving. The parameters are the
-model's own memory: what is trained here is the model.
+read (`apply_pairs` the items' still in pairs). `settle` brings everything up to date, for
+evaluation and saving. The parameters are the model's own memory: what is trained here is the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -18,36 +19,73 @@ from numba import njit, prange
 
 from llpauc.interactions import Interactions, Rows
 from llpauc.models.embedding import EmbeddingModel, graph_weights, history_weights
-from llpauc.optim import FAST_MATH, AdamOptions, RowAdam
-from llpauc.training.kernels import through_unit, unit_rows
+from llpauc.optim import FAST_MATH, AdamOptions, RowAdam, aligned
+from llpauc.training.batches import Pairs
+from llpauc.training.kernels import item_gradients, step_items, through_unit, unit_rows
 
 Table = npt.NDArray[np.float32]
 
 
+@dataclass(frozen=True)
+class PairSlopes:
+    """The gradient of the item rows, not yet summed up.
+
+    Args:
+        pairs: the batch's pairs by item.
+        slope_of: scale times d loss / d score of each pair, in their order.
+        scale: of the scores.
+        read: the user rows that were read, one for each row of the batch.
+    """
+
+    pairs: Pairs
+    slope_of: Table
+    scale: float
+    read: Table
+
+
 class _Side:
-    """One table of free rows: the parameters, their Adam, and unit rows where cosine wants them."""
+    """One table of free rows: the parameters, their Adam, and unit rows where cosine wants them.
+
+    `rows` always belongs to the table as it is: whatever moves the one refreshes the other.
+    """
 
     def __init__(self, table: Table, width: int, cosine: bool, options: AdamOptions) -> None:
         self.adam = RowAdam(table, options)
         self.width = width
-        self.rows = table.copy() if cosine else table
+        self.cosine = cosine
+        self.rows = aligned(table.shape) if cosine else table
+        self._refresh(np.arange(len(table), dtype=np.int32))
 
     def prepare(self, rows: Rows) -> None:
-        self.adam.catch_up(rows)
-        self.refresh(rows)
+        if self.adam.catch_up(rows):
+            self._refresh(rows)
 
-    def refresh(self, rows: Rows) -> None:
-        if self.rows is not self.adam.table:
+    def _refresh(self, rows: Rows) -> None:
+        if self.cosine:
             unit_rows(self.adam.table, rows, self.width, self.rows)
 
     def apply(self, rows: Rows, gradients: Table) -> None:
-        if self.rows is not self.adam.table:
+        if self.cosine:
             through_unit(self.adam.table, self.rows, rows, self.width, gradients)
         self.adam.advance()
         self.adam.step(rows, gradients)
+        self._refresh(rows)
+
+    def apply_pairs(self, rows: Rows, of: PairSlopes) -> None:
+        adam = self.adam
+        adam.advance()
+        step_items(
+            of.read, rows, of.pairs.ends, of.pairs.row_of, of.slope_of, of.scale,
+            adam.table, self.rows, self.cosine, adam.mean, adam.square, adam.done, adam.count,
+            adam.numbers(),
+        )  # fmt: skip
 
     def settle(self) -> None:
         self.prepare(np.arange(len(self.rows), dtype=np.int32))
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        self.adam.load_state(state)
+        self._refresh(np.arange(len(self.rows), dtype=np.int32))
 
 
 class Backbone:
@@ -81,8 +119,15 @@ class Backbone:
         self._items.prepare(items)
 
     def apply(self, users: Rows, of_users: Table, items: Rows, of_items: Table) -> None:
-        self._users.apply(users, of_users)
+        self._apply_users(users, of_users)
         self._items.apply(items, of_items)
+
+    def apply_pairs(self, users: Rows, of_users: Table, items: Rows, of_items: PairSlopes) -> None:
+        self._apply_users(users, of_users)
+        self._items.apply_pairs(items, of_items)
+
+    def _apply_users(self, users: Rows, of_users: Table) -> None:
+        self._users.apply(users, of_users)
 
     def settle(self) -> None:
         self._users.settle()
@@ -96,8 +141,8 @@ class Backbone:
         }
 
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        for side, adam in (("users", self._users.adam), ("items", self._items.adam)):
-            adam.load_state({name: state[f"{side}.{name}"] for name in adam.state()})
+        for name, side in (("users", self._users), ("items", self._items)):
+            side.load_state({key: state[f"{name}.{key}"] for key in side.adam.state()})
         self.settle()
 
 
@@ -129,13 +174,12 @@ class ItemSumBackbone(Backbone):
         self._sum_up(users)
         self._items.prepare(items)
 
-    def apply(self, users: Rows, of_users: Table, items: Rows, of_items: Table) -> None:
+    def _apply_users(self, users: Rows, of_users: Table) -> None:
         if self._cosine:
             through_unit(self._sums, self._units, users, self._sums.shape[1], of_users)
         back = self._history[users].T.tocsr()
         rows = np.flatnonzero(np.diff(back.indptr)).astype(np.int32)
         self._users.apply(rows, (back[rows] @ of_users).astype(np.float32))
-        self._items.apply(items, of_items)
 
     def settle(self) -> None:
         super().settle()
@@ -209,6 +253,12 @@ class LightGCNBackbone(Backbone):
         self._pending += 1
         if self._pending >= self._share:
             self._step()
+
+    def apply_pairs(self, users: Rows, of_users: Table, items: Rows, of_items: PairSlopes) -> None:
+        gradients = np.empty((len(items), self.item_rows.shape[1]), np.float32)
+        of, pairs = of_items, of_items.pairs
+        item_gradients(of.read, pairs.ends, pairs.row_of, of.slope_of, of.scale, gradients)
+        self.apply(users, of_users, items, gradients)
 
     def _step(self) -> None:
         if not self._pending:

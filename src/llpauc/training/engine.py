@@ -20,15 +20,16 @@ from llpauc.interactions import Interactions, Rows
 from llpauc.losses.interface import Context, Loss
 from llpauc.losses.minimax import attach, minimax_parameter_groups
 from llpauc.models.embedding import EmbeddingModel
-from llpauc.optim import AdamOptions, ScalarAdam
-from llpauc.sampling import Negatives, Sampler
-from llpauc.training.backbones import BACKBONES, Backbone
-from llpauc.training.kernels import distinct, merge_rows, scatter_gradients, score_pairs
+from llpauc.optim import AdamOptions, ScalarAdam, aligned
+from llpauc.sampling import Sampler
+from llpauc.training.backbones import BACKBONES, Backbone, PairSlopes
+from llpauc.training.batches import Batch, Index, Indexer, Pairs
+from llpauc.training.kernels import merge_rows, score_pairs, user_gradients
 
 Table = npt.NDArray[np.float32]
 
-# Multiplications a batch below which threads do not pay: they gain a tenth on an idle machine and
-# wait milliseconds for each other on a busy one. The bits do not depend on it.
+# Multiplications a batch below which threads in the kernels do not pay: they gain a tenth on an
+# idle machine and wait milliseconds for each other on a busy one. The bits do not depend on it.
 _WORTH_THREADS = 2_000_000
 FAST_RATE = 2.0  # of the gap and the thresholds, in units of the base rate: the reference setting
 
@@ -40,7 +41,16 @@ class Diverged(RuntimeError):
 class Engine(Protocol):
     """What the training loop needs."""
 
-    def step(self, step: int, users: Rows, positives: Rows) -> float:
+    @property
+    def helpers(self) -> int:
+        """How many threads should call `prepare` ahead of `step`."""
+        ...
+
+    def prepare(self, step: int, users: Rows, positives: Rows) -> Batch:
+        """The batch of step `step`, as far as the model has no part in it."""
+        ...
+
+    def step(self, batch: Batch) -> float:
         """Train on one batch; the loss."""
         ...
 
@@ -78,33 +88,42 @@ class CpuEngine:
         extra = {"share": share} if model.name == "lightgcn" else {}
         self.backbone: Backbone = BACKBONES[model.name](model, train, adam, **extra)
         self.variables = ScalarAdam(_rates(loss), adam)
-        self._decays = adam.weight_decay > 0
-        self._item_slots, self._user_slots = _Slots(train.n_items), _Slots(train.n_users)
-        self._memory: dict[str, npt.NDArray[Any]] = {}
-        self._last: _Batch | None = None
+        self._index = Indexer(train.n_users, train.n_items, every_item=adam.weight_decay == 0)
+        self._memory: dict[str, Table] = {}
+        self._last: _Scored | None = None
 
-    def step(self, step: int, users: Rows, positives: Rows) -> float:
+    @property
+    def helpers(self) -> int:
+        """A quarter of the threads. None where the kernels want all of them: lightgcn's propagation
+        and the matrix products of shared negatives."""
+        if self.sampler.shape == "shared" or self.model.name == "lightgcn":
+            return 0
+        threads: int = numba.get_num_threads()
+        return min(threads - 1, max(1, threads // 4))
+
+    def prepare(self, step: int, users: Rows, positives: Rows) -> Batch:
+        drawn = self.sampler.draw(step, users, positives)
+        index = self._index(users, positives, drawn.items)
+        return Batch(step, users, positives, drawn, index)
+
+    def step(self, batch: Batch) -> float:
         threads = numba.get_num_threads()
-        pairs = len(users) * self.sampler.negatives
-        if pairs * self.model.options.dimensions < _WORTH_THREADS:
-            numba.set_num_threads(1)
+        work = len(batch.users) * batch.drawn.items.shape[-1] * self.model.options.dimensions
+        spread = work >= _WORTH_THREADS or self.model.name == "lightgcn"
+        numba.set_num_threads(threads - self.helpers if spread else 1)
         try:
-            return self._step(step, users, positives)
+            return self._step(batch)
         finally:
             numba.set_num_threads(threads)
 
-    def _step(self, step: int, users: Rows, positives: Rows) -> float:
-        drawn = self.sampler.draw(step, users, positives)
-        user_rows = self._user_slots.fill(users)
-        if drawn.items.ndim == 2:
-            value, of_users, items, of_items = self._rows_step(step, users, positives, drawn)
+    def _step(self, batch: Batch) -> float:
+        index = batch.index
+        assert index is not None  # `prepare` has made it
+        self.backbone.prepare(index.users, index.items)
+        if index.pairs is not None:
+            value = self._rows_step(batch, index, index.pairs)
         else:
-            value, of_users, items, of_items = self._shared_step(step, users, positives, drawn)
-        if len(user_rows) < len(users):
-            merged = self._array("merged", (len(user_rows), of_users.shape[1]))
-            merge_rows(users, self._user_slots.slot_of, of_users, len(user_rows), merged)
-            of_users = merged
-        self.backbone.apply(user_rows, of_users, items, of_items)
+            value = self._shared_step(batch, index)
         self.variables.step()
         self.loss.project_()
         return value
@@ -115,78 +134,70 @@ class CpuEngine:
     def diagnose(self) -> dict[str, float]:
         return _figures(self.loss, self._last)
 
-    def _rows_step(
-        self, step: int, users: Rows, positives: Rows, drawn: Negatives
-    ) -> tuple[float, Table, Rows, Table]:
+    def _rows_step(self, batch: Batch, index: Index, pairs: Pairs) -> float:
         """Negatives of each positive's own."""
-        negatives, size = drawn.items, drawn.items.size
-        if size >= self.model.n_items and not self._decays:
-            # Nearly every item comes up: all of them step, those without a pair by a gradient of
-            # zero, which is what a replay would do later. (Not with weight decay: that is for
-            # the rows of a batch alone.)
-            items = self._item_slots.all()
-        else:
-            items = self._item_slots.fill(positives, negatives.ravel())
-        back = self.backbone
-        back.prepare(self._user_slots.rows, items)
-        scale = np.float32(self.model.scale)
-        pos_scores = self._array("pos", (len(users),))
+        back, scale = self.backbone, self.model.scale
+        positives, negatives = batch.positives, batch.drawn.items
+        read = self._array("read", (len(positives), back.user_rows.shape[1]))
+        pos_scores = self._array("pos", positives.shape)
         neg_scores = self._array("neg", negatives.shape)
         score_pairs(
-            back.user_rows, back.item_rows, users, positives, negatives, scale,
-            pos_scores, neg_scores,
+            back.user_rows, back.item_rows, batch.users, positives, negatives, scale,
+            read, pos_scores, neg_scores,
         )  # fmt: skip
-        value, of_pos, of_neg = self._loss_and_slopes(step, users, pos_scores, neg_scores, drawn)
-        shards = numba.get_num_threads()
-        of_users = self._array("of_users", (len(users), back.user_rows.shape[1]))
-        of_items = self._array("of_items", (len(items), back.item_rows.shape[1]))
-        scatter_gradients(
-            back.user_rows, back.item_rows, users, positives, negatives, scale, of_pos, of_neg,
-            self._item_slots.slot_of, len(items), shards,
-            self._array("counts", (shards, len(items)), np.int32),
-            self._array("pair_user", (size + len(users),), np.int32),
-            self._array("pair_slope", (size + len(users),)), of_users, of_items,
+        value, of_pos, of_neg = self._loss_and_slopes(batch, pos_scores, neg_scores)
+        of_users = self._array("of_users", read.shape)
+        slope_of = self._array("slope_of", pairs.row_of.shape)
+        user_gradients(
+            back.item_rows, positives, negatives, scale, of_pos, of_neg, pairs.place_of,
+            of_users, slope_of,
         )  # fmt: skip
-        return value, of_users, items, of_items
+        of_items = PairSlopes(pairs, slope_of, scale, read)
+        back.apply_pairs(index.users, self._merged(index, of_users), index.items, of_items)
+        return value
 
-    def _shared_step(
-        self, step: int, users: Rows, positives: Rows, drawn: Negatives
-    ) -> tuple[float, Table, Rows, Table]:
+    def _shared_step(self, batch: Batch, index: Index) -> float:
         """One set of negatives for all: three matrix products."""
-        shared = drawn.items
-        items = self._item_slots.fill(shared, positives)  # the shared ones take slots 0..M-1
-        back, width = self.backbone, self.model.options.dimensions
-        back.prepare(self._user_slots.rows, items)
-        scale = self.model.scale
+        shared = batch.drawn.items
+        back, width, scale = self.backbone, self.model.options.dimensions, self.model.scale
         p, q, own = (torch.from_numpy(rows) for rows in (
-            back.user_rows[users], back.item_rows[shared], back.item_rows[positives]))  # fmt: skip
+            back.user_rows[batch.users], back.item_rows[shared], back.item_rows[batch.positives],
+        ))  # fmt: skip
         pos_scores = (p * own[:, :width]).sum(1) * scale
         neg_scores = torch.mm(p, q[:, :width].T).mul_(scale)
         if self.model.options.item_bias:
             pos_scores += own[:, width]
             neg_scores += q[:, width]
-        value, of_pos, of_neg = self._loss_and_slopes(
-            step, users, pos_scores.numpy(), neg_scores.numpy(), drawn
-        )
+        value, of_pos, of_neg = self._loss_and_slopes(batch, pos_scores.numpy(), neg_scores.numpy())
         d_pos, d_neg = torch.from_numpy(of_pos), torch.from_numpy(of_neg)
         of_users = torch.mm(d_neg, q[:, :width]).addcmul_(d_pos[:, None], own[:, :width])
-        of_items = torch.zeros(len(items), q.shape[1])
+        of_items = torch.zeros(len(index.items), q.shape[1])
         torch.mm(d_neg.T, p, out=of_items[: len(shared), :width])
-        slots = torch.from_numpy(self._item_slots.slot_of[positives].astype(np.int64))
+        slots = torch.from_numpy(index.positive_slots)
         of_items[:, :width].index_add_(0, slots, d_pos[:, None] * p)
         of_users *= scale
         of_items[:, :width] *= scale
         if self.model.options.item_bias:
             of_items[: len(shared), width] = d_neg.sum(0)
             of_items[:, width].index_add_(0, slots, d_pos)
-        return value, of_users.numpy(), items, of_items.numpy()
+        merged = self._merged(index, of_users.numpy())
+        back.apply(index.users, merged, index.items, of_items.numpy())
+        return value
+
+    def _merged(self, index: Index, of_users: Table) -> Table:
+        """A row of gradients for each distinct user."""
+        if index.user_slots is None:
+            return of_users
+        merged = self._array("merged", (len(index.users), of_users.shape[1]))
+        merge_rows(index.user_slots, of_users, merged)
+        return merged
 
     def _loss_and_slopes(
-        self, step: int, users: Rows, pos_scores: Table, neg_scores: Table, drawn: Negatives
+        self, batch: Batch, pos_scores: Table, neg_scores: Table
     ) -> tuple[float, Table, Table]:
         pos, neg = torch.from_numpy(pos_scores), torch.from_numpy(neg_scores)
-        keep = None if drawn.keep is None else torch.from_numpy(drawn.keep)
-        context = _context(self.loss, step, users)
+        keep = None if batch.drawn.keep is None else torch.from_numpy(batch.drawn.keep)
+        context = _context(self.loss, batch)
         self._last = (pos, neg, keep, context)
         try:  # the loss looks at its scores
             value, of_pos, of_neg = self.loss.value_and_slopes(pos, neg, keep, context=context)
@@ -196,13 +207,12 @@ class CpuEngine:
             raise Diverged(f"the loss is {value}")
         return value, of_pos.numpy(), of_neg.numpy()
 
-    def _array(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    def _array(self, name: str, shape: tuple[int, ...]) -> Table:
         """Working memory that is kept between batches."""
-        size = math.prod(shape)
         held = self._memory.get(name)
-        if held is None or held.size < size:
-            held = self._memory[name] = np.empty(size, dtype)
-        return held[:size].reshape(shape)
+        if held is None or held.shape != shape:
+            held = self._memory[name] = aligned(shape)
+        return held
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return {**self.backbone.state(), "variables": self.variables.state()}
@@ -210,31 +220,6 @@ class CpuEngine:
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
         self.backbone.load_state(state)
         self.variables.load_state(state["variables"])
-
-
-class _Slots:
-    """The distinct rows of a batch, without clearing anything in between."""
-
-    def __init__(self, n: int) -> None:
-        self.slot_of = np.zeros(n, np.int32)
-        self._stamp = np.zeros(n, np.int64)
-        self._now, self._holds_all = 0, False
-        self._rows = np.empty(n, np.int32)
-        self.rows = self._rows[:0]
-
-    def all(self) -> Rows:
-        """Every row, in a slot of its own number."""
-        if not self._holds_all:
-            self._rows[:] = self.slot_of[:] = np.arange(len(self._rows), dtype=np.int32)
-            self.rows, self._holds_all = self._rows, True
-        return self.rows
-
-    def fill(self, first: Rows, second: Rows | None = None) -> Rows:
-        self._now, self._holds_all = self._now + 1, False
-        second = first[:0] if second is None else second
-        n = distinct(first, second, self.slot_of, self._stamp, self._now, self._rows)
-        self.rows = self._rows[:n]
-        return self.rows
 
 
 class TorchEngine:
@@ -257,16 +242,23 @@ class TorchEngine:
             groups, lr=adam.lr, betas=(adam.decay_mean, adam.decay_square), eps=adam.eps
         )
         attach(loss, self.optimizer)
-        self._last: _Batch | None = None
+        self._last: _Scored | None = None
 
-    def step(self, step: int, users: Rows, positives: Rows) -> float:
-        drawn = self.sampler.draw(step, users, positives)
-        who, pos, neg = (self._tensor(a) for a in (users, positives, drawn.items))
+    @property
+    def helpers(self) -> int:
+        return int(self.sampler.shape == "rows")  # shared ones are drawn with threads
+
+    def prepare(self, step: int, users: Rows, positives: Rows) -> Batch:
+        return Batch(step, users, positives, self.sampler.draw(step, users, positives))
+
+    def step(self, batch: Batch) -> float:
+        drawn = batch.drawn
+        who, pos, neg = (self._tensor(a) for a in (batch.users, batch.positives, drawn.items))
         keep = None if drawn.keep is None else torch.from_numpy(drawn.keep).to(self.device)
         self.optimizer.zero_grad()
         pos_scores = self.model.scores(who, pos)
         neg_scores = self.model.scores(who, neg if neg.dim() == 2 else neg[None])
-        context = _context(self.loss, step, users)
+        context = _context(self.loss, batch)
         self._last = (pos_scores.detach(), neg_scores.detach(), keep, context)
         try:
             value = self.loss(pos_scores, neg_scores, keep, context=context)
@@ -289,20 +281,20 @@ class TorchEngine:
         return _figures(self.loss, self._last)
 
 
-_Batch = tuple[Tensor, Tensor, Tensor | None, Context | None]
+_Scored = tuple[Tensor, Tensor, Tensor | None, Context | None]
 
 
-def _figures(loss: Loss, batch: _Batch | None) -> dict[str, float]:
-    if batch is None:
+def _figures(loss: Loss, scored: _Scored | None) -> dict[str, float]:
+    if scored is None:
         return {}
-    pos, neg, keep, context = batch
+    pos, neg, keep, context = scored
     return dict(loss.diagnose(pos, neg, keep, context=context).figures)
 
 
-def _context(loss: Loss, step: int, users: Rows) -> Context | None:
+def _context(loss: Loss, batch: Batch) -> Context | None:
     if not loss.needs:
         return None
-    return Context(step=step, users=torch.from_numpy(users.astype(np.int64)))
+    return Context(step=batch.step, users=torch.from_numpy(batch.users.astype(np.int64)))
 
 
 def _rates(loss: Loss) -> list[tuple[torch.nn.Parameter, float]]:

@@ -1,10 +1,12 @@
 """The hot path on a CPU: score a batch of pairs, and turn score gradients into row gradients.
 
-Both run in parallel over rows that no two threads share, and every sum is taken in the order of the
-batch, so the bits depend on neither the number of threads nor their speed.
+What depends on the batch alone (which rows it has, its pairs in the order of their items) is worked
+out by the kernels without threads, which release the GIL: a helper thread runs them ahead. The
+others run in parallel over rows that no two threads share, and every sum is taken in the order of
+the batch, so the bits depend on neither the number of threads nor their speed.
 
 An item table may be one column wider than the user table: the last column is then a bias, added to
-the product as it is.
+the product as it is. Indices go through np.uint32, which spares the test for a negative one.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from llpauc.optim import FAST_MATH
+from llpauc.optim import FAST_MATH, adam_row, single
+
+_BLOCK = 64  # rows that share one row of working memory
 
 
-@njit(cache=True)
+@njit(nogil=True, cache=True)
 def distinct(first, second, slot_of, stamp, now, rows):
     """The distinct entries of two arrays, in order of appearance; their number.
 
@@ -33,160 +37,219 @@ def distinct(first, second, slot_of, stamp, now, rows):
     return n
 
 
-@njit(parallel=True, cache=True, fastmath=FAST_MATH)
-def score_pairs(user_table, item_table, users, positives, negatives, scale, pos_scores, neg_scores):
-    """scores = scale <user row, item row> (+ bias) for (B,) positives and (B, N) negatives."""
+@njit(nogil=True, cache=True)
+def sort_pairs(positives, negatives, slot_of, ends, row_of, place_of):
+    """A counting sort of the batch's pairs by the slot of their item.
+
+    ends[slot] is where the pairs of a slot end (and those of the next begin), row_of the batch row
+    of each pair in that order; place_of[b, 0] is the place of row b's positive, place_of[b, 1 + j]
+    that of its negative j.
+    """
+    ends[:] = 0
+    n_neg = negatives.shape[1]
+    for b in range(len(positives)):
+        ends[np.uint32(slot_of[np.uint32(positives[b])])] += 1
+        for j in range(n_neg):
+            ends[np.uint32(slot_of[np.uint32(negatives[b, j])])] += 1
+    begin = 0
+    for each in range(len(ends)):
+        count = ends[each]
+        ends[each] = begin
+        begin += count
+    for b in range(len(positives)):
+        places = place_of[b]
+        for j in range(-1, n_neg):
+            item = positives[b] if j < 0 else negatives[b, j]
+            slot = np.uint32(slot_of[np.uint32(item)])
+            place = ends[slot]
+            ends[slot] = place + 1
+            row_of[np.uint32(place)] = b
+            places[j + 1] = place
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
+def score_pairs(
+    user_table, item_table, users, positives, negatives, scale, read, pos_scores, neg_scores
+):
+    """scores = scale <user row, item row> (+ bias) for (B,) positives and (B, N) negatives.
+
+    `read` takes a copy of the batch's user rows: side by side they stay in the nearest cache for
+    the items' gradients.
+    """
     width = user_table.shape[1]
     biased = item_table.shape[1] > width
     n_neg = negatives.shape[1]
+    scale = np.float32(scale)
     for b in prange(len(users)):
-        u = user_table[users[b]]
-        v = item_table[positives[b]]
+        u, row = read[b], user_table[np.uint32(users[b])]
+        v = item_table[np.uint32(positives[b])]
         total = np.float32(0)
         for k in range(width):
-            total += u[k] * v[k]
+            u[k] = row[k]
+            total += row[k] * v[k]
         pos_scores[b] = scale * total + (v[width] if biased else np.float32(0))
+        items, scores = negatives[b], neg_scores[b]
         # Four rows at a time: the user's row is loaded once for them, the loop set up once.
         for j in range(0, n_neg - 3, 4):
-            v0, v1 = item_table[negatives[b, j]], item_table[negatives[b, j + 1]]
-            v2, v3 = item_table[negatives[b, j + 2]], item_table[negatives[b, j + 3]]
+            v0, v1 = item_table[np.uint32(items[j])], item_table[np.uint32(items[j + 1])]
+            v2, v3 = item_table[np.uint32(items[j + 2])], item_table[np.uint32(items[j + 3])]
             t0, t1, t2, t3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
             for k in range(width):
                 t0 += u[k] * v0[k]
                 t1 += u[k] * v1[k]
                 t2 += u[k] * v2[k]
                 t3 += u[k] * v3[k]
-            neg_scores[b, j], neg_scores[b, j + 1] = scale * t0, scale * t1
-            neg_scores[b, j + 2], neg_scores[b, j + 3] = scale * t2, scale * t3
+            scores[j], scores[j + 1] = scale * t0, scale * t1
+            scores[j + 2], scores[j + 3] = scale * t2, scale * t3
         for j in range(n_neg // 4 * 4, n_neg):
-            v = item_table[negatives[b, j]]
+            v = item_table[np.uint32(items[j])]
             total = np.float32(0)
             for k in range(width):
                 total += u[k] * v[k]
-            neg_scores[b, j] = scale * total
+            scores[j] = scale * total
         if biased:
             for j in range(n_neg):
-                neg_scores[b, j] += item_table[negatives[b, j], width]
+                scores[j] += item_table[np.uint32(items[j]), width]
 
 
-@njit(cache=True, fastmath=FAST_MATH, inline="always")
+@njit(inline="always")
 def _add_rows(into, width, table, rows, factors, first, last):
     """into += table rows times their factors, eight at a time: one pass over `into` for them."""
     for at in range(first, last - 7, 8):
-        v0, v1, v2, v3 = (
-            table[rows[at]], table[rows[at + 1]], table[rows[at + 2]], table[rows[at + 3]]
-        )  # fmt: skip
-        v4, v5, v6, v7 = (
-            table[rows[at + 4]], table[rows[at + 5]], table[rows[at + 6]], table[rows[at + 7]]
-        )  # fmt: skip
+        v0, v1 = table[np.uint32(rows[at])], table[np.uint32(rows[at + 1])]
+        v2, v3 = table[np.uint32(rows[at + 2])], table[np.uint32(rows[at + 3])]
+        v4, v5 = table[np.uint32(rows[at + 4])], table[np.uint32(rows[at + 5])]
+        v6, v7 = table[np.uint32(rows[at + 6])], table[np.uint32(rows[at + 7])]
         f0, f1, f2, f3 = factors[at], factors[at + 1], factors[at + 2], factors[at + 3]
         f4, f5, f6, f7 = factors[at + 4], factors[at + 5], factors[at + 6], factors[at + 7]
         for k in range(width):
             into[k] += ((f0 * v0[k] + f1 * v1[k]) + (f2 * v2[k] + f3 * v3[k])) + (
                 (f4 * v4[k] + f5 * v5[k]) + (f6 * v6[k] + f7 * v7[k])
             )
-    for at in range(first + (last - first) // 8 * 8, last):
-        row, factor = table[rows[at]], factors[at]
+    rest = first + (last - first) // 8 * 8
+    if last - rest >= 4:
+        v0, v1 = table[np.uint32(rows[rest])], table[np.uint32(rows[rest + 1])]
+        v2, v3 = table[np.uint32(rows[rest + 2])], table[np.uint32(rows[rest + 3])]
+        f0, f1, f2, f3 = factors[rest], factors[rest + 1], factors[rest + 2], factors[rest + 3]
+        for k in range(width):
+            into[k] += (f0 * v0[k] + f1 * v1[k]) + (f2 * v2[k] + f3 * v3[k])
+        rest += 4
+    for at in range(rest, last):
+        row, factor = table[np.uint32(rows[at])], factors[at]
         for k in range(width):
             into[k] += factor * row[k]
 
 
-@njit(parallel=True, cache=True, fastmath=FAST_MATH)
-def scatter_gradients(
-    user_table, item_table, users, positives, negatives, scale, pos_slopes, neg_slopes,
-    slot_of, n_rows, shards, counts, pair_user, pair_slope, user_gradients, item_gradients,
-):  # fmt: skip
-    """From d loss / d scores to gradients of the user rows (a row a positive) and of the item rows.
-
-    The pairs are sorted by item with a counting sort (each shard of the batch counts and places its
-    own), so that an item's gradient is one walk over its own pairs: no two threads write one row.
-    """
-    width = user_table.shape[1]
-    biased = item_table.shape[1] > width
-    size, n_neg = negatives.shape
-    for shard in prange(shards):
-        count = counts[shard]
-        count[:n_rows] = 0
-        for b in range(shard * size // shards, (shard + 1) * size // shards):
-            count[slot_of[positives[b]]] += 1
-            for j in range(n_neg):
-                count[slot_of[negatives[b, j]]] += 1
-    place = 0
-    for slot in range(n_rows):
-        for shard in range(shards):
-            here = counts[shard, slot]
-            counts[shard, slot] = place
-            place += here
-    for shard in prange(shards):
-        at = counts[shard]
-        for b in range(shard * size // shards, (shard + 1) * size // shards):
-            gradient = user_gradients[b]
-            item, user = positives[b], users[b]
-            v = item_table[item]
-            slope = pos_slopes[b]
-            for k in range(width):
-                gradient[k] = slope * v[k]
-            slot = slot_of[item]
-            to = at[slot]
-            at[slot] = to + 1
-            pair_user[to], pair_slope[to] = user, slope
-            _add_rows(gradient, width, item_table, negatives[b], neg_slopes[b], 0, n_neg)
-            for k in range(width):
-                gradient[k] *= scale
-            for j in range(n_neg):
-                slot = slot_of[negatives[b, j]]
-                to = at[slot]
-                at[slot] = to + 1
-                pair_user[to], pair_slope[to] = user, neg_slopes[b, j]
-    last = shards - 1
-    for slot in prange(n_rows):  # each shard has moved its mark to its end
-        gradient = item_gradients[slot]
-        gradient[:] = 0
-        begin = counts[last, slot - 1] if slot else 0
-        end = counts[last, slot]
-        _add_rows(gradient, width, user_table, pair_user, pair_slope, begin, end)
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
+def user_gradients(
+    item_table, positives, negatives, scale, pos_slopes, neg_slopes, place_of, gradients, slope_of
+):
+    """From d loss / d scores to a gradient for each row of the batch; on the way the slopes, times
+    the scale, go into the order of `sort_pairs`."""
+    width = gradients.shape[1]
+    n_neg = negatives.shape[1]
+    scale = np.float32(scale)
+    for b in prange(len(positives)):
+        into, places = gradients[b], place_of[b]
+        v, slope, slopes = item_table[np.uint32(positives[b])], pos_slopes[b], neg_slopes[b]
         for k in range(width):
-            gradient[k] *= scale
-        if biased:
-            for pair in range(begin, end):
-                gradient[width] += pair_slope[pair]
+            into[k] = slope * v[k]
+        _add_rows(into, width, item_table, negatives[b], slopes, 0, n_neg)
+        for k in range(width):
+            into[k] *= scale
+        slope_of[np.uint32(places[0])] = scale * slope
+        for j in range(n_neg):
+            slope_of[np.uint32(places[j + 1])] = scale * slopes[j]
+
+
+@njit(inline="always")
+def _item_gradient(into, read, row_of, slope_of, begin, end, scale):
+    """One walk over the item's own pairs: no two threads write one row."""
+    width = read.shape[1]
+    for k in range(len(into)):
+        into[k] = np.float32(0)
+    _add_rows(into, width, read, row_of, slope_of, begin, end)
+    if len(into) > width:
+        for pair in range(begin, end):
+            into[width] += slope_of[pair] / scale
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
+def item_gradients(read, ends, row_of, slope_of, scale, gradients):
+    """A gradient for each slot; `read` are the user rows of the batch."""
+    scale = np.float32(scale)
+    for slot in prange(len(ends)):
+        begin = ends[slot - 1] if slot else 0
+        _item_gradient(gradients[slot], read, row_of, slope_of, begin, ends[slot], scale)
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
+def step_items(
+    read, rows, ends, row_of, slope_of, scale,
+    table, units, cosine, mean, square, done, count, numbers,
+):  # fmt: skip
+    """`item_gradients`, `through_unit`, a step of Adam and `unit_rows` in one: row by row, while
+    the row is in the cache. `units` is `table` itself where there is no cosine."""
+    width = read.shape[1]
+    scale, numbers = np.float32(scale), single(numbers)
+    for block in prange((len(rows) + _BLOCK - 1) // _BLOCK):
+        gradient = np.empty(table.shape[1], np.float32)
+        for slot in range(block * _BLOCK, min((block + 1) * _BLOCK, len(rows))):
+            begin = ends[slot - 1] if slot else 0
+            _item_gradient(gradient, read, row_of, slope_of, begin, ends[slot], scale)
+            row = rows[slot]
+            done[row] = count
+            if cosine:
+                _row_through_unit(table[row], units[row], width, gradient)
+            adam_row(table[row], mean[row], square[row], gradient, numbers)
+            if cosine:
+                _unit_row(table[row], width, units[row])
 
 
 @njit(cache=True, fastmath=FAST_MATH)
-def merge_rows(rows, slot_of, gradients, n_rows, merged):
-    """Add gradients[b] into merged[slot_of[rows[b]]]: a row that came up twice gets one."""
-    merged[:n_rows] = 0
-    for b in range(len(rows)):
-        into = merged[slot_of[rows[b]]]
+def merge_rows(slots, gradients, merged):
+    """Add gradients[b] into merged[slots[b]]: a row that came up twice gets one."""
+    merged[:] = 0
+    for b in range(len(slots)):
+        into = merged[slots[b]]
         for k in range(gradients.shape[1]):
             into[k] += gradients[b, k]
 
 
-@njit(parallel=True, cache=True, fastmath=FAST_MATH)
+@njit(inline="always")
+def _unit_row(row, width, unit):
+    total = np.float32(0)
+    for k in range(width):
+        total += row[k] * row[k]
+    inverse = np.float32(1) / max(np.sqrt(total), np.float32(1e-12))
+    for k in range(width):
+        unit[k] = row[k] * inverse
+    for k in range(width, len(row)):
+        unit[k] = row[k]
+
+
+@njit(inline="always")
+def _row_through_unit(row, unit, width, gradient):
+    along = np.float32(0)
+    total = np.float32(0)
+    for k in range(width):
+        along += gradient[k] * unit[k]
+        total += row[k] * row[k]
+    inverse = np.float32(1) / max(np.sqrt(total), np.float32(1e-12))
+    for k in range(width):
+        gradient[k] = (gradient[k] - along * unit[k]) * inverse
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def unit_rows(table, rows, width, units):
     """units[row] = table[row] / |table[row]| over the first `width` columns; the rest as it is."""
     for place in prange(len(rows)):
-        row = rows[place]
-        total = np.float32(0)
-        for k in range(width):
-            total += table[row, k] * table[row, k]
-        inverse = np.float32(1) / max(np.sqrt(total), np.float32(1e-12))
-        for k in range(width):
-            units[row, k] = table[row, k] * inverse
-        for k in range(width, table.shape[1]):
-            units[row, k] = table[row, k]
+        _unit_row(table[rows[place]], width, units[rows[place]])
 
 
-@njit(parallel=True, cache=True, fastmath=FAST_MATH)
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def through_unit(table, units, rows, width, gradients):
     """Gradients of unit rows into gradients of the rows: (g - <g, unit> unit) / |row|, in place."""
     for place in prange(len(rows)):
         row = rows[place]
-        along = np.float32(0)
-        total = np.float32(0)
-        for k in range(width):
-            along += gradients[place, k] * units[row, k]
-            total += table[row, k] * table[row, k]
-        inverse = np.float32(1) / max(np.sqrt(total), np.float32(1e-12))
-        for k in range(width):
-            gradients[place, k] = (gradients[place, k] - along * units[row, k]) * inverse
+        _row_through_unit(table[row], units[row], width, gradients[place])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,7 @@ from llpauc.models.embedding import EmbeddingModel
 from llpauc.optim import AdamOptions
 from llpauc.ranking import rank
 from llpauc.sampling import SAMPLERS, collision_rate, make_sampler
+from llpauc.training.batches import batches
 from llpauc.training.engine import CpuEngine, Diverged, Engine, TorchEngine
 from llpauc.training.interrupt import stop_requests
 
@@ -169,21 +171,22 @@ def fit(
             # The order of an epoch is a function of seed and epoch: a resumed run has the same.
             order = np.random.default_rng([options.seed, number]).permutation(len(train))
             begun = told = time.perf_counter()
-            total, batches, done, untold = 0.0, 0, 0, 0
+            total, n_batches, done, untold = 0.0, 0, 0, 0
+            made = batches(engine, train, order, options.batch_size, step)
             try:
-                for start in range(0, len(order), options.batch_size):
-                    rows = order[start : start + options.batch_size]
-                    total += engine.step(step, train.users[rows], train.items[rows])
-                    step, batches, done = step + 1, batches + 1, done + len(rows)
-                    untold += len(rows)
-                    if on_batch is not None and time.perf_counter() - told > 0.1:
-                        on_batch(untold)
-                        told, untold = time.perf_counter(), 0
-                    if stop:
-                        break
+                with closing(made):
+                    for batch in made:
+                        total += engine.step(batch)
+                        step, n_batches, done = step + 1, n_batches + 1, done + len(batch.users)
+                        untold += len(batch.users)
+                        if on_batch is not None and time.perf_counter() - told > 0.1:
+                            on_batch(untold)
+                            told, untold = time.perf_counter(), 0
+                        if stop:
+                            break
             except Diverged as error:
                 _restore(model, kept)
-                raise Diverged(_why(error, number, batches + 1, options)) from None
+                raise Diverged(_why(error, number, n_batches + 1, options)) from None
             seconds = time.perf_counter() - begun
             engine.settle()
 
@@ -199,7 +202,7 @@ def fit(
             elif split.valid is None:
                 kept = _copy(model)
             epochs.append(
-                Epoch(number, total / batches, seconds, done, engine.diagnose(), valid, better)
+                Epoch(number, total / n_batches, seconds, done, engine.diagnose(), valid, better)
             )
             if on_epoch is not None:
                 on_epoch(epochs[-1])
@@ -234,8 +237,9 @@ def check_feasible(train: Interactions, dimensions: int, options: FitOptions) ->
     columns = options.negatives
     if SAMPLERS[options.sampler].shape == "shared":
         columns = train.n_items if options.sampler == "all" else min(columns, train.n_items)
-    # Weights, Adam's two moments and the best weights; scores and gradients of a batch.
-    needed = tables * 4 + options.batch_size * columns * 4 * 6
+    # Weights, Adam's two moments and the best weights; scores and gradients of a batch, and what is
+    # made ahead for the next ones.
+    needed = tables * 4 + options.batch_size * columns * 4 * 15
     free = available_memory()
     if free is not None and needed > free:
         raise InputError(
