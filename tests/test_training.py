@@ -300,3 +300,34 @@ def test_shared_propagation_learns_as_well():
 def test_bad_options(options, said):
     with pytest.raises(InputError, match=said):
         FitOptions(**options)
+
+
+# --- age -----------------------------------------------------------------------------------------
+
+
+def test_old_events_come_up_as_often_as_their_weight_says():
+    """A loss that counts: over an epoch each event's share is 0.5^(age / half_life)."""
+    users = np.arange(4)
+    train = Interactions.of(users, users, timestamps=[0.0, 10.0, 20.0, 30.0])
+    train = train.take(np.repeat(users, 500))
+    model = EMBEDDING_MODELS["mf"](train, EmbeddingOptions(dimensions=2), 1)
+    seen: list[int] = []
+
+    class Counting(LOSSES["bpr"]):
+        def value_and_slopes(self, pos, neg, mask=None, *, context=None):
+            seen.extend(context.users.tolist())
+            return super().value_and_slopes(pos, neg, mask, context=context)
+
+        needs = frozenset({"users"})
+
+    options = FitOptions(epochs=4, batch_size=64, negatives=2, half_life=10.0, seed=2)
+    fit(model, Counting(), Split(train), options)
+    shares = np.bincount(seen, minlength=4) / len(seen)
+    np.testing.assert_allclose(shares, np.array([1, 2, 4, 8]) / 15, atol=0.02)
+    assert len(seen) == 4 * len(train)
+
+
+@pytest.mark.parametrize("half_life", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_half_life_out_of_range_is_refused(half_life):
+    with pytest.raises(InputError, match="half_life must be above 0"):
+        FitOptions(half_life=half_life)

@@ -51,8 +51,8 @@ class ModelOptions:
         regularization: ease: lambda (200 unless given)
         neighbours: itemknn: neighbours of an item (100 unless given)
         shrinkage: itemknn: distrust of items with few users (10 unless given)
-        half_life: recent: age at which an event counts half, in seconds where there are timestamps,
-            else in events (chosen on validation unless given)
+        half_life: age at which an event counts half, in seconds where there are timestamps, else
+            in events; recent chooses it on validation, other models weigh all alike, unless given
     """
 
     model: str | None = None

@@ -20,6 +20,7 @@ from llpauc.metrics import parse_metric
 from llpauc.models.embedding import EmbeddingModel
 from llpauc.optim import AdamOptions
 from llpauc.ranking import rank
+from llpauc.recency import age_weights
 from llpauc.sampling import SAMPLERS, collision_rate, make_sampler
 from llpauc.training.batches import batches
 from llpauc.training.engine import CpuEngine, Diverged, Engine, TorchEngine
@@ -45,6 +46,8 @@ class FitOptions:
         seed: of the starting vectors, the order and the negatives.
         device: "cpu", or a torch device such as "cuda".
         share: batches that share one propagation of lightgcn; more is faster and a bit stale.
+        half_life: age at which an event comes up half as often (see `llpauc.recency.age_weights`);
+            None: every event once an epoch.
     """
 
     epochs: int = 100
@@ -59,11 +62,14 @@ class FitOptions:
     seed: int = 0
     device: str = "cpu"
     share: int = 1
+    half_life: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "negatives", "valid_every", "patience", "share"):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("seed", self.seed, 0)
+        if self.half_life is not None and not 0 < self.half_life < math.inf:
+            raise InputError(f"half_life must be above 0, got {self.half_life!r}")
         parse_metric(self.valid_metric)
         choose(SAMPLERS, self.sampler, "sampler")
 
@@ -159,6 +165,10 @@ def fit(
     else:
         engine = TorchEngine(model, loss, sampler, options.adam, options.device)
 
+    chances = None
+    if options.half_life is not None:
+        weights = age_weights(train, options.half_life)
+        chances = weights / weights.sum()
     epochs: list[Epoch] = []
     best_value, best_epoch = -math.inf, 0
     kept = _copy(model)  # the best weights so far; without validation, those of the last epoch
@@ -169,7 +179,11 @@ def fit(
                 engine.settle()
                 _refresh_quantiles(model, loss)
             # The order of an epoch is a function of seed and epoch: a resumed run has the same.
-            order = np.random.default_rng([options.seed, number]).permutation(len(train))
+            rng = np.random.default_rng([options.seed, number])
+            if chances is None:
+                order = rng.permutation(len(train))
+            else:
+                order = rng.choice(len(train), len(train), p=chances)
             begun = told = time.perf_counter()
             total, n_batches, done, untold = 0.0, 0, 0, 0
             made = batches(engine, train, order, options.batch_size, step)
