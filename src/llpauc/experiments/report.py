@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def write_report(report: Report, folder: Path, source: str) -> list[Path]:
     paths = [folder / f"{report.name}.md", folder / f"{report.name}.csv"]
     if report.figure is not None:
         paths.append(plots.save(report.figure, folder / f"{report.name}.png"))
-    made = f"Made by `{source}` with llpauc {version('llpauc')}{_commit()}."
+    made = f"Made by `{source}` with llpauc {version('llpauc')}{_commit()}, {date.today()}."
     _write(paths[0], f"{report.markdown}\n{made}\n")
     text = io.StringIO()
     writer = csv.DictWriter(text, list(report.rows[0]), lineterminator="\n")
