@@ -553,16 +553,16 @@ def one_start(tmp_path):
 @pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_its_trial_run_again(folder, one_start, tmp_path):
     out, storage = tmp_path / "out", str(tmp_path / "s.journal")
-    words = (*LONG, "--storage", storage, "--workers", 2, "--budget", "20s", "--trials", 2)
+    words = (*LONG, "--storage", storage, "--workers", 2, "--budget", "40s", "--trials", 2)
     begun = time.monotonic()
     command = _command(folder, out, one_start, *words)
     running = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     victim = _wait_for(lambda: _running(storage))[0]
     assert victim != running.pid
     os.kill(victim, signal.SIGKILL)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate(timeout=200)
     assert running.returncode == 0, err
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 120
     rows = records(out)
     (lost,) = [row for row in rows if row["state"] == "lost"]
     complete = [row for row in rows if row["state"] == "complete"]
