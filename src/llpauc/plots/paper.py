@@ -35,6 +35,7 @@ def compare_losses(
         title: stands above.
     """
     panels = list(dict.fromkeys((data, back) for data, back, _ in rows if back != "-"))
+    across = list(dict.fromkeys(method for _, back, method in rows if back == "-"))
     columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
     figure, axes = plt.subplots(
@@ -55,15 +56,16 @@ def compare_losses(
         if printed:
             axis.plot([v for _, v in printed], [p for p, _ in printed], "D", color="black",
                       markersize=4, label="the paper")  # fmt: skip
-        for place, ((d, b, method), (ours, _)) in enumerate(rows.items()):
+        for (d, b, method), (ours, _) in rows.items():
             if (d, b) == (data, "-"):
-                axis.axvline(ours.mean, linestyle=_LINES[1 + place % 2], color="C3",
-                             label=method)  # fmt: skip
+                style = _LINES[1 + across.index(method) % 3]
+                axis.axvline(ours.mean, linestyle=style, color="C3", label=method)
         axis.set_yticks(at, list(own), fontsize=8)
         axis.invert_yaxis()
         axis.set_title(f"{data}, {back}", fontsize=9)
         axis.set_xlabel("Recall@20")
-        axis.legend(fontsize=7, loc="lower right")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
     figure.suptitle(title, fontsize=10)
     return figure
 
