@@ -34,6 +34,21 @@ def random_split(seed: int, n_users: int = 60, n_items: int = 90, events: int = 
     return Split(*[data.take(part == which) for which in range(3)])
 
 
+def taste_split(seed: int = 1, n_users: int = 60, n_items: int = 40, cold: bool = False) -> Split:
+    """Two tastes, each half of the items; with `cold` a tenth of the users is not in train."""
+    rng = np.random.default_rng(seed)
+    parts: dict[str, list[tuple[str, str]]] = {"train": [], "valid": [], "test": []}
+    for user in range(n_users):
+        own = rng.permutation(np.arange(n_items // 2) + (user % 2) * (n_items // 2))[:14]
+        for place, item in enumerate(own):
+            part = "test" if place < 3 else "valid" if place < 5 else "train"
+            if part == "train" and cold and user % 10 == 9:
+                continue
+            parts[part].append((f"u{user}", f"i{item}"))
+    made = [Interactions.of(*map(list, zip(*rows, strict=True))) for rows in parts.values()]
+    return Split.of(*made)
+
+
 def score_table(scorer: Scorer, n_users: int) -> np.ndarray:
     """Every score, (n_users, n_items)."""
     out = np.empty((n_users, scorer.n_items), np.float32)

@@ -31,29 +31,15 @@ from llpauc.experiments.store import Store
 from llpauc.files import write_split
 from llpauc.interactions import Interactions, Split
 from llpauc.losses import LOSSES, make_loss
-
-
-def small_split(seed: int, n_users: int = 60, n_items: int = 40) -> Split:
-    """Two tastes, each half of the items; some users without a training event."""
-    rng = np.random.default_rng(seed)
-    parts: dict[str, list[tuple[str, str]]] = {"train": [], "valid": [], "test": []}
-    for user in range(n_users):
-        own = rng.permutation(np.arange(n_items // 2) + (user % 2) * (n_items // 2))[:14]
-        for place, item in enumerate(own):
-            part = "test" if place < 3 else "valid" if place < 5 else "train"
-            if part == "train" and user % 10 == 9:
-                continue
-            parts[part].append((f"u{user}", f"i{item}"))
-    made = [Interactions.of(*map(list, zip(*rows, strict=True))) for rows in parts.values()]
-    return Split.of(*made)
+from tests.data import taste_split
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """A data folder with Adressa's files, made up."""
     folder = tmp_path_factory.mktemp("data")
-    write_split(small_split(1), folder / "adressa_clean", "inter")
-    write_split(small_split(2), folder / "adressa_noise", "inter")
+    write_split(taste_split(1, cold=True), folder / "adressa_clean", "inter")
+    write_split(taste_split(2, cold=True), folder / "adressa_noise", "inter")
     return folder
 
 
@@ -169,7 +155,7 @@ def test_every_grid_is_of_a_loss_that_takes_it():
 
 
 def test_a_trained_cell_reads_cold_users_both_ways(data):
-    split = small_split(1)
+    split = taste_split(1, cold=True)
     result = run_train(
         lambda name: split, "d", model="mf", loss="bpr", test=True,
         **{**PAPER, "epochs": 3, "seed": 1},
@@ -249,7 +235,7 @@ def test_noisy_events_are_those_the_clean_set_has_not():
 def test_noise_loss_starts_equal_and_tells_noise_apart():
     """Before training all scores are near zero: log 2 for everybody. Noise against the blocks is
     then harder to fit than what follows them."""
-    clean = small_split(3)
+    clean = taste_split(3, cold=True)
     rng = np.random.default_rng(0)
     users = [f"u{u}" for u in range(60) for _ in range(3)]
     items = [f"i{(u % 2 == 0) * 20 + rng.integers(0, 20)}" for u in range(60) for _ in range(3)]
@@ -269,13 +255,13 @@ def test_noise_loss_starts_equal_and_tells_noise_apart():
 
 
 def test_noise_loss_refuses_a_pair_without_noise():
-    clean = small_split(3)
+    clean = taste_split(3, cold=True)
     with pytest.raises(InputError, match="do not tell"):
         run_noise_loss(lambda name: clean, "d", clean="d", loss="bpr", epochs=1, seed=1)
 
 
 def test_baselines_are_measured_on_validation_too():
-    split = small_split(1)
+    split = taste_split(1, cold=True)
     result = run_baseline(
         lambda name: split, "d", model="popularity", test=False, metric="recall@20"
     )

@@ -42,6 +42,7 @@ from llpauc.plots.tuning import AlphaBeta, best_in_bins
 from llpauc.recommend import Recommender
 from llpauc.recommend.plan import plan
 from llpauc.training.interrupt import StopRequest
+from tests.data import taste_split
 
 RUN = (
     "import sys; from llpauc.cli import COMMANDS, main; from llpauc.cli.tune import tune;"
@@ -50,20 +51,7 @@ RUN = (
 ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
 
 
-def small_split(seed: int = 1, n_users: int = 60, n_items: int = 40) -> Split:
-    """Two tastes, each half of the items."""
-    rng = np.random.default_rng(seed)
-    parts: dict[str, list[tuple[str, str]]] = {"train": [], "valid": [], "test": []}
-    for user in range(n_users):
-        own = rng.permutation(np.arange(n_items // 2) + (user % 2) * (n_items // 2))[:14]
-        for place, item in enumerate(own):
-            part = "test" if place < 3 else "valid" if place < 5 else "train"
-            parts[part].append((f"u{user}", f"i{item}"))
-    made = [Interactions.of(*map(list, zip(*rows, strict=True))) for rows in parts.values()]
-    return Split.of(*made)
-
-
-SPLIT = small_split()
+SPLIT = taste_split()
 SMALL = {"dimensions": (4, 8), "batch_size": (64,), "negatives": (5, 10)}
 
 
@@ -393,7 +381,7 @@ def test_a_study_of_something_else_is_refused(tmp_path):
     with pytest.raises(InputError, match="was made with valid_metric"):
         tune(SPLIT, a_tuning(place, trials=2, metric="recall@5"))
     with pytest.raises(InputError, match="was made with data"):
-        tune(small_split(2), a_tuning(place, trials=2))
+        tune(taste_split(2), a_tuning(place, trials=2))
     optuna.create_study(
         storage=tuning_storage.open_storage(str(place)), study_name="theirs"
     ).add_trial(optuna.trial.create_trial(value=1.0))

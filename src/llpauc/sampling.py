@@ -22,7 +22,7 @@ from llpauc.interactions import Interactions, Rows
 
 Mask = npt.NDArray[np.bool_]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SHORT = 64  # a history of at most so many items is walked, a longer one searched
 _RETRIES = 32  # redraws of a popular item that is the user's own, before a uniform draw
 
@@ -206,7 +206,7 @@ def collision_rate(sampler: Sampler, train: Interactions, draws: int = 4096) -> 
 
 
 @njit(inline="always")
-def _mix(x):
+def mix(x):
     """splitmix64's finalizer: every bit of x decides every bit of the outcome."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -216,12 +216,12 @@ def _mix(x):
 @njit(inline="always")
 def _stream(seed, step, row):
     """Where the numbers of one row of one step begin."""
-    return _mix(_mix(_mix(seed + _GOLDEN) + step * _GOLDEN) + np.uint64(row + 1) * _GOLDEN)
+    return mix(mix(mix(seed + GOLDEN) + step * GOLDEN) + np.uint64(row + 1) * GOLDEN)
 
 
 @njit(inline="always")
 def _number(stream, place):
-    return _mix(stream + np.uint64(place + 1) * _GOLDEN)
+    return mix(stream + np.uint64(place + 1) * GOLDEN)
 
 
 @njit(inline="always")

@@ -7,15 +7,17 @@ again, it asks for the same cells, and finds those that were done.
 from __future__ import annotations
 
 import hashlib
+import math
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from llpauc.errors import check_at_least
 from llpauc.experiments import collection
@@ -24,6 +26,8 @@ from llpauc.experiments.paper import datasets
 from llpauc.experiments.paper.settings import SEEDS
 from llpauc.experiments.store import Store
 from llpauc.interactions import Split
+
+Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True)
@@ -87,14 +91,25 @@ class Lab:
         wanted = list(dict.fromkeys(cells))
         store = Store(self.out / "cells", {c.data: _digest(c.data, str(self.data)) for c in wanted})
         found = {cell: store.get(cell) for cell in wanted}
-        for cell in wanted:
-            if store.broken(cell):
-                self.warn(f"{store.path(cell)} is broken or edited: {cell} is run again")
         missing = [cell for cell, result in found.items() if result is None]
+        for cell in missing:
+            if store.path(cell).exists():
+                self.warn(f"{store.path(cell)} is broken or edited: {cell} is run again")
         if missing:
             self._run(missing, store)
             found |= {cell: store.get(cell) for cell in missing}
         return {cell: result for cell, result in found.items() if result is not None}
+
+    def best(self, asked: Mapping[str, Sequence[tuple[Chosen, Cell]]]) -> dict[str, Chosen]:
+        """For each name the candidate whose cell validates best; a single one need not be run."""
+        runs = [cell for cells in asked.values() if len(cells) > 1 for _, cell in cells]
+        results = self.results(runs)
+        return {
+            name: max(cells, key=lambda pair: results[pair[1]].get("valid", -math.inf))[0]
+            if len(cells) > 1
+            else cells[0][0]
+            for name, cells in asked.items()
+        }
 
     def result(self, cell: Cell) -> Result:
         return self.results([cell])[cell]

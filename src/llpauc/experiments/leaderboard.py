@@ -118,13 +118,7 @@ def board(data: str, history: str, lab: Lab) -> list[Row]:
         name: [(setting, cell(setting, first, test=False)) for setting in settings]
         for name, settings in methods.items()
     }
-    valid = lab.results([c for cells in asked.values() if len(cells) > 1 for _, c in cells])
-    chosen = {
-        name: cells[0][0]
-        if len(cells) == 1
-        else max(cells, key=lambda p: valid[p[1]].get("valid", -1.0))[0]
-        for name, cells in asked.items()
-    }
+    chosen = lab.best(asked)
     final = {
         name: [
             cell(setting, seed, test=True)

@@ -213,7 +213,7 @@ def _add_counts_by_search(values: Any, best: Any, sign: np.int32, above: Any, ti
 
 
 @njit(nogil=True, cache=True)
-def _sort_descending(values: Any) -> None:
+def sort_descending(values: Any) -> None:
     # Shell's sort: as fast as np.sort for a user's positives, and compiled in a tenth of the time.
     gap = 1
     while gap < len(values) // 3:
@@ -256,7 +256,7 @@ def count_above_row(scores: Any, positives: Any, masked: Any, above: Any, tied: 
     for place in range(len(masked)):
         others[len(positives) + place] = scores[masked[place]]
     best = others[: len(positives)].copy()
-    _sort_descending(best)
+    sort_descending(best)
     above[:] = 0
     tied[:] = 0
     _add_counts(scores, best, np.int32(1), above, tied)

@@ -17,6 +17,7 @@ from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
 from llpauc.experiments.cells import Cell, Result
 from llpauc.experiments.lab import Lab
+from llpauc.experiments.paper import datasets
 from llpauc.experiments.paper.runners import Splits, train_once
 from llpauc.experiments.paper.settings import PAPER, printed_setting
 from llpauc.experiments.report import Report, Row, bullet_list, markdown_table
@@ -78,7 +79,7 @@ def around_model(lab: Lab) -> Report:
     """Correlation with Recall@20 over shaken models, on a grid of alpha and beta."""
     sets = [name for name in ("adressa-clean", "ml-100k-clean") if name in lab.available]
     if not sets:
-        lab.split("adressa-clean")  # says what is missing
+        raise InputError(datasets.missing("adressa-clean", lab.data))
     options = {k: v for k, v in PAPER.items() if k != "cold"}
     cells = {
         data: Cell.of(

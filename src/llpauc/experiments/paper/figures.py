@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from llpauc.errors import InputError
 from llpauc.experiments.cells import Cell
 from llpauc.experiments.lab import Lab
 from llpauc.experiments.paper import datasets
 from llpauc.experiments.paper.settings import ALPHA_BETA, PAPER, Setting
 from llpauc.experiments.paper.tables import NAMES
-from llpauc.experiments.paper.training_cells import choose_settings, spread, training
+from llpauc.experiments.paper.training_cells import GROUPS, choose_settings, spread, training
 from llpauc.experiments.report import Report, Row, bullet_list, markdown_table
 from llpauc.experiments.spread import Spread, short
 from llpauc.metrics import llpauc_score
@@ -44,7 +45,7 @@ def ablation(lab: Lab) -> Report:
     for (data, name), some in cells.items():
         found = [results[cell] for cell in some]
         bars[data][name] = spread(found, "recall@20")
-        for group in ("all users", "warm users", "all users, cold ones by the mean vector"):
+        for group in GROUPS:
             for metric in ("recall@20", "ndcg@20"):
                 value = spread(found, metric, group)
                 rows.append(
@@ -66,7 +67,7 @@ def ablation(lab: Lab) -> Report:
             [data, name, group, *[str(spread([results[c] for c in some], metric, group))
                                   for metric in ("recall@20", "ndcg@20")]]
             for (data, name), some in cells.items()
-            for group in ("all users", "warm users", "all users, cold ones by the mean vector")
+            for group in GROUPS
         ],
     )  # fmt: skip
     lowest = 0.9 * min(s.mean for own in bars.values() for s in own.values())
@@ -124,10 +125,7 @@ def hyper(lab: Lab) -> Report:
 
 def robustness(lab: Lab) -> Report:
     """Recall@20 over alpha at a fixed beta, clean against noise."""
-    families = [f for f in ("adressa", "ml-100k", "yelp", "amazon-book")
-                if f"{f}-clean" in lab.available and f"{f}-noise" in lab.available]  # fmt: skip
-    if not families:
-        datasets.load("adressa-clean", lab.data)
+    families = _families(lab)
     alphas = (0.3, 0.7, 1.0) if lab.quick else (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     panels: dict[str, dict[str, tuple[Sequence[float], Sequence[Spread]]]] = {}
     rows: list[Row] = []
@@ -209,10 +207,7 @@ def convergence(lab: Lab) -> Report:
 
 def noise_loss(lab: Lab) -> Report:
     """The mean BPR loss of noisy and of clean training events while BPR trains."""
-    families = [f for f in ("adressa", "ml-100k", "yelp", "amazon-book")
-                if f"{f}-clean" in lab.available and f"{f}-noise" in lab.available]  # fmt: skip
-    if not families:
-        datasets.load("adressa-noise", lab.data)
+    families = _families(lab)
     options = {k: PAPER[k] for k in ("dimensions", "lr", "batch_size", "negatives", "sampler")}
     epochs = 3 if lab.quick else 20
     cells = {
@@ -293,10 +288,23 @@ def roc(lab: Lab) -> Report:
                   "ROC curve with the lower left region shaded")  # fmt: skip
 
 
+def _families(lab: Lab) -> list[str]:
+    """Those of which both the clean and the noisy set are there."""
+    found = [
+        family
+        for family in ("adressa", "ml-100k", "yelp", "amazon-book")
+        if {f"{family}-clean", f"{family}-noise"} <= set(lab.available)
+    ]
+    if not found:
+        there = "adressa-noise" if "adressa-clean" in lab.available else "adressa-clean"
+        raise InputError(datasets.missing(there, lab.data))
+    return found
+
+
 def _sets(lab: Lab, family: str, variants: Sequence[str]) -> list[str]:
     """The data sets of a family that are there; the first must be."""
     names = [f"{family}-{variant}" for variant in variants]
     there = [name for name in names if name in lab.available]
     if names[0] not in there:
-        datasets.load(names[0], lab.data)  # says what is missing
+        raise InputError(datasets.missing(names[0], lab.data))
     return there

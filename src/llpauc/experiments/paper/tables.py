@@ -95,8 +95,7 @@ def comparison(plan: Plan, lab: Lab) -> Report:
               for v, losses in plan.losses.items()]  # fmt: skip
     there = [(data, losses) for data, losses in wanted if data in lab.available]
     if not there:
-        datasets.load(wanted[0][0], lab.data)  # says which file is missing
-        raise InputError(f"{plan.name} has no data set in {lab.data}")
+        raise InputError(datasets.missing(wanted[0][0], lab.data))
     lines = [line for data, losses in there for line in _lines(plan, lab, data, losses)]
     absent = [data for data, _ in wanted if data not in lab.available]
     parts = [_protocol(lab)]

@@ -35,8 +35,7 @@ def choose_settings(lab: Lab, data: str, losses: Sequence[str]) -> dict[str, Set
     grids = {loss: GRIDS[loss] for loss in losses}
     if lab.quick:
         grids = {loss: settings[:1] for loss, settings in grids.items()}
-    return _choose(
-        lab,
+    return lab.best(
         {
             loss: [
                 (setting, training(data, loss, lab.seeds[0], test=False, **setting))
@@ -49,18 +48,7 @@ def choose_settings(lab: Lab, data: str, losses: Sequence[str]) -> dict[str, Set
 
 def choose_ease(lab: Lab, data: str) -> Setting:
     cells = [(setting, baseline(data, "ease", test=False, **setting)) for setting in EASE_GRID]
-    return _choose(lab, {"ease": cells})["ease"]
-
-
-def _choose(lab: Lab, asked: dict[str, list[tuple[Setting, Cell]]]) -> dict[str, Setting]:
-    open_ones = [cell for cells in asked.values() if len(cells) > 1 for _, cell in cells]
-    results = lab.results(open_ones)
-    return {
-        name: max(cells, key=lambda pair: results[pair[1]]["valid"])[0]
-        if len(cells) > 1
-        else cells[0][0]
-        for name, cells in asked.items()
-    }
+    return lab.best({"ease": cells})["ease"]
 
 
 def spread(results: Sequence[Result], metric: str, group: str = "all users") -> Spread:

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+from llpauc.metrics.pair_counts import sort_descending
+from llpauc.sampling import GOLDEN, mix
+
 _HALF = np.uint64(0xFFFFFFFF)
 _ONE, _ZERO, _ALL = np.uint64(1), np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
 # A de Bruijn sequence: times a power of two, its six upper bits tell which power it was.
@@ -30,22 +32,14 @@ _FEW = 10.0  # a binomial's mean up to which counting through its probabilities 
 @njit(cache=True)
 def _begin(seed: Any, ranking: Any, state: Any) -> None:
     """Set the generator to where the numbers of one ranking begin."""
-    state[0] = _mix(_mix(seed + _GOLDEN) + np.uint64(ranking + 1) * _GOLDEN)
-
-
-@njit(inline="always")
-def _mix(x: Any) -> Any:
-    """splitmix64's finalizer: every bit of x decides every bit of the outcome."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    state[0] = mix(mix(seed + GOLDEN) + np.uint64(ranking + 1) * GOLDEN)
 
 
 @njit(inline="always")
 def _share(state: Any) -> Any:
     """A number in (0, 1), never an end."""
-    state[0] += _GOLDEN
-    return (np.float64(_mix(state[0]) >> np.uint64(11)) + 0.5) * 2.0**-53
+    state[0] += GOLDEN
+    return (np.float64(mix(state[0]) >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
 @njit(cache=True)
@@ -71,8 +65,8 @@ def draw_uniform(state: Any, n_neg: int, taken: Any, above: Any) -> None:
     taken[:] = _ZERO
     at = state[0]
     while left > 0:
-        at += _GOLDEN
-        number = _mix(at)
+        at += GOLDEN
+        number = mix(at)
         for half in (number >> np.uint64(32), number & _HALF):
             product = half * bound
             if left == 0 or (product & _HALF) < biased:
@@ -118,13 +112,14 @@ def draw_around(state: Any, n_neg: int, lead: float, heights: Any, above: Any) -
         heights[at] = _beaten_by(lead + radius * math.cos(angle))
         if at + 1 < len(heights):
             heights[at + 1] = _beaten_by(lead + radius * math.sin(angle))
-    _sort(heights)
+    sort_descending(heights)
     counted, passed = 0, 0.0
-    for at in range(len(heights)):
+    for at in range(len(heights)):  # the smallest share first: the best positive
+        height = heights[len(heights) - 1 - at]
         among = 1.0 - passed
-        share = min(1.0, (heights[at] - passed) / among) if among > 0.0 else 0.0
+        share = min(1.0, (height - passed) / among) if among > 0.0 else 0.0
         counted += draw_binomial(state, n_neg - counted, share)
-        passed = heights[at]
+        passed = height
         above[at] = counted
 
 
@@ -132,23 +127,6 @@ def draw_around(state: Any, n_neg: int, lead: float, heights: Any, above: Any) -
 def _beaten_by(score: float) -> float:
     """The share of a standard normal population above `score`."""
     return 0.5 * math.erfc(score / math.sqrt(2.0))
-
-
-@njit(cache=True)
-def _sort(values: Any) -> None:
-    # Shell's sort, upwards: compiles in a tenth of np.sort's time.
-    gap = 1
-    while gap < len(values) // 3:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for start in range(gap, len(values)):
-            value = values[start]
-            place = start
-            while place >= gap and values[place - gap] > value:
-                values[place] = values[place - gap]
-                place -= gap
-            values[place] = value
-        gap //= 3
 
 
 @njit(cache=True)
