@@ -17,6 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import TypeVar
 
 from llpauc.errors import check_at_least
@@ -90,7 +91,7 @@ class Lab:
         """Every cell's result; those that are missing or broken are run."""
         wanted = list(dict.fromkeys(cells))
         store = Store(self.out / "cells", {c.data: _digest(c.data, str(self.data)) for c in wanted})
-        found = {cell: store.get(cell) for cell in wanted}
+        found = {cell: _stored(store, cell) for cell in wanted}
         missing = [cell for cell, result in found.items() if result is None]
         for cell in missing:
             if store.path(cell).exists():
@@ -100,15 +101,36 @@ class Lab:
             found |= {cell: store.get(cell) for cell in missing}
         return {cell: result for cell, result in found.items() if result is not None}
 
-    def best(self, asked: Mapping[str, Sequence[tuple[Chosen, Cell]]]) -> dict[str, Chosen]:
-        """For each name the candidate whose cell validates best; a single one need not be run."""
-        runs = [cell for cells in asked.values() if len(cells) > 1 for _, cell in cells]
+    def best(
+        self, asked: Mapping[str, Sequence[tuple[Chosen, Sequence[Cell]]]], finalists: int = 4
+    ) -> dict[str, Chosen]:
+        """For each name the candidate whose cells validate best on average.
+
+        Where there are more candidates than `finalists`, the first cell of each decides who the
+        finalists are. A single candidate need not be run.
+        """
+        large = {name: some for name, some in asked.items() if len(some) > finalists}
+        first = self._by_validation({n: [(c, c[1][:1]) for c in s] for n, s in large.items()})
+        rest = {**asked, **{name: order[:finalists] for name, order in first.items()}}
+        return {name: order[0] for name, order in self._by_validation(rest).items()}
+
+    def _by_validation(
+        self, asked: Mapping[str, Sequence[tuple[Chosen, Sequence[Cell]]]]
+    ) -> dict[str, list[Chosen]]:
+        """Each name's candidates, the best mean validation figure first."""
+        runs = [c for some in asked.values() if len(some) > 1 for _, cells in some for c in cells]
         results = self.results(runs)
+
+        def figure(cells: Sequence[Cell]) -> float:
+            return fmean(results[cell].get("valid", -math.inf) for cell in cells)
+
         return {
-            name: max(cells, key=lambda pair: results[pair[1]].get("valid", -math.inf))[0]
-            if len(cells) > 1
-            else cells[0][0]
-            for name, cells in asked.items()
+            name: [
+                candidate for candidate, cells in sorted(some, key=lambda pair: -figure(pair[1]))
+            ]
+            if len(some) > 1
+            else [some[0][0]]
+            for name, some in asked.items()
         }
 
     def result(self, cell: Cell) -> Result:
@@ -168,6 +190,15 @@ def run(cell: Cell, data: str) -> Result:
 
     options = dict(cell.options)
     return RUNNERS[cell.kind](lambda name: load_split(name, data), cell.data, **options)
+
+
+def _stored(store: Store, cell: Cell) -> Result | None:
+    """A cell's result; one that reads no test figures is answered by its twin that does."""
+    found = store.get(cell)
+    if found is None and dict(cell.options).get("test") is False:
+        twin = store.get(cell.but(test=True))
+        found = twin if twin is not None and "valid" in twin else None
+    return found
 
 
 def _run_and_put(cell: Cell, data: str, store: Store) -> None:

@@ -115,7 +115,7 @@ def board(data: str, history: str, lab: Lab) -> list[Row]:
 
     first = lab.seeds[0]
     asked = {
-        name: [(setting, cell(setting, first, test=False)) for setting in settings]
+        name: [(setting, [cell(setting, first, test=False)]) for setting in settings]
         for name, settings in methods.items()
     }
     chosen = lab.best(asked)

@@ -10,7 +10,7 @@ from llpauc.errors import InputError
 from llpauc.experiments.cells import Cell
 from llpauc.experiments.lab import Lab
 from llpauc.experiments.paper import datasets
-from llpauc.experiments.paper.settings import ALPHA_BETA, PAPER, Setting
+from llpauc.experiments.paper.settings import ALPHA_BETA, ALPHAS, BETAS, PAPER, Setting
 from llpauc.experiments.paper.tables import NAMES
 from llpauc.experiments.paper.training_cells import GROUPS, choose_settings, spread, training
 from llpauc.experiments.report import Report, Row, bullet_list, markdown_table
@@ -18,8 +18,6 @@ from llpauc.experiments.spread import Spread, short
 from llpauc.metrics import llpauc_score
 from llpauc.plots import paper as pictures
 
-ALPHAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-BETAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.9, 1.0)
 CURVES = ("llpauc", "bpr", "bce", "sce")
 CUTS = ("recall@20", "recall@50", "recall@100")
 
@@ -85,7 +83,8 @@ def ablation(lab: Lab) -> Report:
 def hyper(lab: Lab) -> Report:
     """Normalised Recall@20, @50, @100 over the grid of alpha and beta."""
     (data,) = _sets(lab, "adressa", ("clean",))
-    alphas, betas = (ALPHAS[::3], BETAS[::4]) if lab.quick else (ALPHAS, BETAS)
+    step_a, step_b = (3, 4) if lab.quick else (1, 1)
+    alphas, betas = (*ALPHAS, 1.0)[::step_a], (*BETAS, 1.0)[::step_b]
     seeds = lab.seeds
     cells = {
         (a, b): [training(data, "llpauc", seed, alpha=a, beta=b) for seed in seeds]
@@ -159,7 +158,7 @@ def robustness(lab: Lab) -> Report:
             ]  # fmt: skip
         panels[f"{family}, beta {beta:g}"] = panel
     figure = pictures.curves(panels, "alpha", "Recall@20, all users", "Clean against noise")
-    said = f"MF, the paper's protocol, mean and standard deviation of {len(lab.seeds)} seeds."
+    said = f"MF, the paper's protocol, mean and standard deviation of {len(lab.seeds)} seed(s)."
     return Report("figure-robustness", "Alpha, clean against noise", [said, bullet_list(remarks)],
                   rows, figure, "Recall@20 over alpha, clean and noise")  # fmt: skip
 
@@ -168,7 +167,8 @@ def convergence(lab: Lab) -> Report:
     """Validation Recall@20 after every epoch."""
     (data,) = _sets(lab, "adressa", ("clean",))
     epochs = 5 if lab.quick else 25
-    chosen = choose_settings(lab, data, CURVES)
+    rivals = choose_settings(lab, data, [loss for loss in CURVES if loss != "llpauc"])
+    chosen = {"llpauc": ALPHA_BETA["adressa"], **rivals}
     cells = {
         loss: [
             training(data, loss, seed, test=False, **chosen[loss], epochs=epochs, patience=epochs)
