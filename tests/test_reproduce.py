@@ -344,7 +344,17 @@ def test_bad_requests_are_one_line(words, said, data, tmp_path, capsys):
 
 
 def _start(data, out):
-    words = ["reproduce", "table1", "--data", str(data), "--out", str(out), "--workers", "2"]
+    words = [
+        "reproduce",
+        "table1",
+        "--data",
+        str(data),
+        "--out",
+        str(out),
+        "--workers",
+        "2",
+        "--quick",
+    ]
     return subprocess.Popen(
         [sys.executable, "-m", "llpauc", *words, "--seeds", "1,2"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
