@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_learning_from_train_leaves_validation_out():
 
 def test_every_method_is_a_recommender(monkeypatch):
     split = two_parts()
-    for name, settings in leaderboard._methods(split.train).items():
+    for name, settings in leaderboard._methods(split).items():
         assert 1 <= len(settings) <= 4, name
         for setting in settings:
             Recommender(**setting)
@@ -77,22 +78,46 @@ def test_the_command_makes_the_table(tmp_path, monkeypatch, capsys):
     small = {
         "popularity": [{"model": "popularity"}],
         "ease": [{"model": "ease", "regularization": w} for w in (1.0, 100.0)],
-        "ours": [QUICK],
+        leaderboard.OURS: [QUICK],
     }
-    monkeypatch.setattr(leaderboard, "_methods", lambda train: small)
+    monkeypatch.setattr(leaderboard, "_methods", lambda split: small)
     words = ["leaderboard", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out"),
-             "--workers", "1", "--seeds", "1,2"]  # fmt: skip
+             "--workers", "1", "--seeds", "1,2", "--lists", str(tmp_path / "lists")]  # fmt: skip
     assert main(words) == 0, capsys.readouterr().err
     text = (tmp_path / "out" / "leaderboard.md").read_text()
     assert "amazon-health, learning from all" in text
     assert "To beat: EASE, 0.1860 / 0.1468." in text
     with (tmp_path / "out" / "leaderboard.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["method"] for row in rows] == ["popularity", "ease", "ours"]
+    assert [row["method"] for row in rows] == ["popularity", "ease", leaderboard.OURS]
     assert rows[1]["chosen"].startswith("regularization")
     assert "±" in rows[2]["recall@20"]
+    _check_lists(tmp_path / "lists" / "amazon-health-all.tsv", tmp_path)
     assert main([*words, "--only", "nothing"]) == 2
     assert "nothing" in capsys.readouterr().err
+
+
+def _check_lists(path, folder):
+    """Recall of the written lists, counted by hand, is that of the first seed's cell."""
+    with path.open(newline="") as file:
+        lists: dict[str, list[str]] = {}
+        for row in csv.DictReader(file, delimiter="\t"):
+            lists.setdefault(row["user"], []).append(row["item"])
+    wanted: dict[str, set[str]] = {}
+    with (folder / "data" / "amazon-health" / "test.tsv").open(newline="") as file:
+        for user, item, *_ in list(csv.reader(file, delimiter="\t"))[1:]:
+            wanted.setdefault(user, set()).add(item)
+    assert set(lists) == set(wanted)
+    recall = np.mean([len(set(lists[u]) & items) / len(items) for u, items in wanted.items()])
+    cells = [json.loads(p.read_text()) for p in (folder / "out" / "cells").glob("[!.]*.json")]
+    (told,) = [
+        cell["result"]["test"]["all"]["recall@20"]
+        for cell in cells
+        if cell["asked"]["options"]["model"] == "mf"
+        and cell["asked"]["options"]["test"]
+        and cell["asked"]["options"]["seed"] == 1
+    ]
+    assert recall == pytest.approx(told)
 
 
 def test_movielens_is_a_core_with_a_fifth_for_the_test():

@@ -25,8 +25,9 @@ from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.recommend import Recommender, as_split, outside
 from llpauc.recommend.lists import ListRows, write_lists
 from llpauc.recommend.plan import MODELS, plan
-from llpauc.recommend.recipes import RECIPES
+from llpauc.recommend.recipes import RECIPES, recipe
 from llpauc.training import Diverged
+from llpauc.training import fit as fit_model
 from tests.data import random_split, score_table
 
 SPLIT = random_split(8, n_users=30, n_items=24, events=500)
@@ -778,7 +779,28 @@ def test_recipes_are_parameters_of_a_recommender_and_follow_the_shape_of_the_dat
     small = Interactions.of(["a"] * 5, range(5))
     large = Interactions.of(["a"] * 5000, range(5000))
     for make in RECIPES.values():
-        Recommender(**make(small))
-    assert RECIPES["auto"](small)["sampler"] == "all"
-    assert RECIPES["auto"](large)["sampler"] == "shared"
-    assert RECIPES["auto"](large)["beta"] == pytest.approx(400 / 5000)
+        Recommender(**make(small, None))
+    assert recipe("auto", small)["sampler"] == "all"
+    assert recipe("auto", large)["sampler"] == "shared"
+    assert recipe("auto", large)["beta"] == pytest.approx(400 / 5000)
+
+
+def test_the_recipe_for_news_starts_at_recent_popularity():
+    """A thousand users a day, each day's items its own: of what was read last week nothing is."""
+    rng = np.random.default_rng(0)
+    days = np.repeat(np.arange(20), 300)
+    items = days * 5 + rng.integers(0, 15, len(days))
+    events = Interactions.of(range(len(days)), items.tolist(), timestamps=(days * 86_400).tolist())
+    chosen = recipe("auto", events)
+    assert chosen["model"] == "mf"
+    assert chosen["item_bias"]
+    assert chosen["half_life"] < 4 * 86_400
+    split = Split(events)
+    made = Recommender(**chosen).plan()
+    model = EMBEDDING_MODELS["mf"](events, made.embedding, 0)
+    fit_model(model, made.make_loss(), split, dataclasses.replace(made.fit, epochs=1, lr=1e-9))
+    bias = model.item_table[:, -1].detach().numpy()
+    counts = [sum(0.5 ** ((19 - day) * 86_400 / chosen["half_life"]) for day, item in
+                  zip(days, items, strict=True) if item == events.item_ids.outside([row])[0])
+              for row in range(events.n_items)]  # fmt: skip
+    np.testing.assert_allclose(bias, np.log(np.array(counts) + 0.05), atol=1e-4)

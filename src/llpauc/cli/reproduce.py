@@ -58,7 +58,9 @@ def reproduce(target: str, *, options: StudyOptions) -> None:
     _study(makers, f"llpauc reproduce {target}", options)
 
 
-def leaderboard(*, only: str | None = None, options: StudyOptions) -> None:
+def leaderboard(
+    *, only: str | None = None, lists: str | None = None, options: StudyOptions
+) -> None:
     """Compare our recommended setting with the baselines, on every data set there is.
 
     Popularity, recent popularity, ItemKNN, EASE, BPR, SL and LLPAUC as published, on Adressa,
@@ -68,8 +70,10 @@ def leaderboard(*, only: str | None = None, options: StudyOptions) -> None:
 
     Args:
         only: data sets, with commas between; all that are there unless given
+        lists: a folder for our own lists of the first seed, for another program to score
     """
     from functools import partial
+    from pathlib import Path
 
     from llpauc.errors import choose
     from llpauc.experiments.leaderboard import BOARDS
@@ -79,7 +83,10 @@ def leaderboard(*, only: str | None = None, options: StudyOptions) -> None:
     for name in names or ():
         choose({data: 1 for data, _ in BOARDS}, name, "data set")
     command = "llpauc leaderboard" + ("" if only is None else f" --only {only}")
-    _study({"leaderboard": partial(make, names=names)}, command, options)
+    if lists is not None:
+        check_folder(lists)
+    folder = None if lists is None else Path(lists)
+    _study({"leaderboard": partial(make, names=names, lists=folder)}, command, options)
 
 
 def _study(

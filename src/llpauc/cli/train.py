@@ -145,8 +145,8 @@ def train(
         seed: of the starting vectors, the order and the negatives
         hold_out: share of each user's events that choose the epoch where there is no valid file
         refit: when the epoch is chosen, train anew on all events before the test, as many epochs
-        recipe: start from settings that suit the data (auto) or the paper's (paper); options that
-            are given go over it
+        recipe: start from settings that suit the data (auto), data whose tastes are settled or
+            moving (settled, moving), or the paper's (paper); options that are given go over it
         metrics: what to measure on the test part, where there is one
         tensorboard: track the run for TensorBoard in this folder
         mlflow: track the run in this MLflow database or server, such as sqlite:///mlflow.db
@@ -180,7 +180,7 @@ def train(
     data = table.load(path)
     split = data if isinstance(data, Split) else as_split(data.interactions)
     if recipe is not None:
-        recommender = _recommender(RECIPES[recipe](split.train) | given, seed)
+        recommender = _recommender(RECIPES[recipe](split.train, split.valid) | given, seed)
     events, users, items = len(split.train), split.n_users, split.n_items
     note(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
     if dry_run:

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
@@ -20,10 +23,11 @@ from llpauc.experiments.paper.runners import Splits
 from llpauc.experiments.paper.settings import EASE_GRID, Setting
 from llpauc.experiments.report import Report, Row, markdown_table, setting_text
 from llpauc.experiments.spread import Spread
-from llpauc.interactions import Interactions, Split
+from llpauc.interactions import Split
 from llpauc.models import BASELINES
 from llpauc.recommend import Recommender
-from llpauc.recommend.recipes import RECIPES
+from llpauc.recommend.lists import ListRows, write_lists
+from llpauc.recommend.recipes import recipe
 from llpauc.splits import split_random_per_user
 
 METRICS = ("recall@20", "ndcg@20")
@@ -51,52 +55,45 @@ TO_BEAT: dict[tuple[str, str], tuple[str, float, float]] = {
 }
 
 
-def _auto(train: Interactions, **over: Any) -> Setting:
-    return {k: v for k, v in (RECIPES["auto"](train) | over).items() if k != "refit"}
+OURS = "llpauc, recipe auto"
 
 
-def _methods(train: Interactions) -> dict[str, list[Setting]]:
+def _methods(split: Split) -> dict[str, list[Setting]]:
     """Method -> the settings it may choose from."""
-    paper = {k: v for k, v in RECIPES["paper"](train).items() if k not in ("alpha", "beta", "cold")}
-    shared = _auto(train)
-    for name in ("alpha", "beta", "loss", "temperature"):
-        shared.pop(name)
+    paper = _without(recipe("paper", split.train), "alpha", "beta", "cold")
+    auto = _without(recipe("auto", split.train, split.valid), "refit")
+    rival = _without(auto, "alpha", "beta", "loss", "temperature")
     return {
         "popularity": [{"model": "popularity"}],
         "recent": [{"model": "recent"}],
         "itemknn": [{"model": "itemknn", "neighbours": n} for n in (50, 100, 300)],
         "ease": [{"model": "ease", **setting} for setting in EASE_GRID],
         "bpr": [{**paper, "loss": "bpr", "lr": lr, "batch_size": 1024} for lr in (1e-3, 1e-2)],
-        "sl": [{**shared, "loss": "sl", "temperature": t} for t in (0.1, 0.2)],
+        "sl": [{**rival, "loss": "sl", "temperature": t} for t in (0.1, 0.2)],
         "llpauc as published": [
             {**paper, "alpha": a, "beta": b} for a, b in ((0.7, 0.1), (0.9, 0.01))
         ],
-        "llpauc, recipe auto": [_auto(train)],
+        OURS: [auto],
     }
+
+
+def _without(setting: Setting, *names: str) -> Setting:
+    return {name: value for name, value in setting.items() if name not in names}
 
 
 def run_recommender(
     splits: Splits, data: str, *, history: str, test: bool, seed: int, **given: Any
 ) -> Result:
     """Fit a recommender; its validation figure, or its test figures after a refit if allowed."""
-    whole = splits(data)
-    split = whole
-    if split.valid is None:
-        held = split_random_per_user(split.train, valid=_HELD_OUT, test=0.0, seed=_HELD_OUT_SEED)
-        split = Split(held.train, held.valid, split.test)
-    if given["model"] not in BASELINES:
-        given["seed"] = seed
     begun = time.perf_counter()
-    recommender = Recommender(**given, refit=test and history == "all")
+    split = _choosing(splits(data))
     try:
-        recommender.fit(split)
+        recommender = _fit(split, history, test, seed, given)
     except InputError as error:  # EASE on a catalogue too large for it
         return {"refused": str(error)}
-    if recommender.history is not None and recommender.history.signal is not None:
-        raise KeyboardInterrupt
     result: Result = {"seconds": time.perf_counter() - begun}
     if test:
-        found = evaluate(recommender.scorer(), whole, metrics=METRICS)
+        found = evaluate(recommender.scorer(), splits(data), metrics=METRICS)
         result["test"] = found.summary()
     else:
         found = evaluate(recommender.scorer(), split, on="valid", metrics=[CHOSEN_BY])
@@ -104,9 +101,37 @@ def run_recommender(
     return result
 
 
+def _choosing(whole: Split) -> Split:
+    """The split that chooses: with a validation part, if need be of train."""
+    if whole.valid is not None:
+        return whole
+    held = split_random_per_user(whole.train, valid=_HELD_OUT, test=0.0, seed=_HELD_OUT_SEED)
+    return Split(held.train, held.valid, whole.test)
+
+
+def _fit(split: Split, history: str, refit: bool, seed: int, given: Setting) -> Recommender:
+    if given["model"] not in BASELINES:
+        given = {**given, "seed": seed}
+    recommender = Recommender(**given, refit=refit and history == "all").fit(split)
+    if recommender.history is not None and recommender.history.signal is not None:
+        raise KeyboardInterrupt
+    return recommender
+
+
+def _write_lists(lab: Lab, data: str, history: str, folder: Path) -> None:
+    """Our lists for every test user, made anew with the first seed, for a second opinion."""
+    (setting,) = _methods(lab.split(data))[OURS]
+    split = _choosing(lab.split(data))
+    recommender = _fit(split, history, True, lab.seeds[0], setting)
+    assert split.test is not None
+    users = split.test.user_ids.outside(np.unique(split.test.users))
+    lists = ListRows(list(users), *recommender.recommend(users, k=20))
+    write_lists(lists, folder / f"{data}-{history}.tsv")
+
+
 def board(data: str, history: str, lab: Lab) -> list[Row]:
     """The rows of one data set under one protocol."""
-    methods = _methods(lab.split(data).train)
+    methods = _methods(lab.split(data))
     if lab.quick:
         methods = {name: settings[:1] for name, settings in methods.items()}
 
@@ -149,10 +174,13 @@ def _row(
     return row
 
 
-def leaderboard(lab: Lab, names: Sequence[str] | None = None) -> Report:
-    """All data sets that are there, or those named."""
+def leaderboard(lab: Lab, names: Sequence[str] | None = None, lists: Path | None = None) -> Report:
+    """All data sets that are there, or those named; our lists go to the folder `lists`."""
     there = [(d, h) for d, h in BOARDS if d in lab.every and (names is None or d in names)]
     rows = [row for data, history in there for row in board(data, history, lab)]
+    if lists is not None:
+        for data, history in there:
+            _write_lists(lab, data, history, lists)
     parts = [
         f"Recall@20 / NDCG@20 over all items, seen ones masked; mean ± standard deviation of seeds"
         f" {', '.join(map(str, lab.seeds))}. Settings by {CHOSEN_BY} on validation (first seed);"

@@ -43,7 +43,8 @@ class EmbeddingOptions:
         dimensions: width of the vectors, at least 1.
         score: "dot" or "cosine".
         temperature: divides the cosine, above 0; small values give the sigmoid room.
-        item_bias: one more number an item, added to its score.
+        item_bias: one more number an item, added to its score; training starts it at the log of
+            the item's popularity, of late where events have a half-life.
         init_scale: standard deviation of the starting vectors, above 0.
         layers: of the graph (lightgcn), at least 1.
         cold: what a user without a training event gets: "mean", the mean user vector, ranks close

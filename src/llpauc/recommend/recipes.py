@@ -6,12 +6,14 @@ a person sets goes over it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from llpauc.errors import choose
 from llpauc.interactions import Interactions
 from llpauc.losses import suggest_alpha_beta
+from llpauc.recency import choose_recency
 
 # The paper's protocol, whatever the loss. Negatives come from all items and users without a
 # training event keep their random vector, as in the authors' program. That stops on Recall@50; the
@@ -21,13 +23,27 @@ PAPER_PROTOCOL: dict[str, Any] = {
     "cold": "random", "valid_metric": "recall@20", "patience": 3,
 }  # fmt: skip
 _ALL_ITEMS = 3_000  # a catalogue up to this size is compared with as a whole
+_NEWS = 1.5  # what recent popularity must be worth against popularity for time to come first
+
+Recipe = Callable[[Interactions, Interactions | None], dict[str, Any]]
 
 
-def auto(train: Interactions) -> dict[str, Any]:
+def auto(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
+    """`moving` where yesterday tells most about tomorrow, as with news; else `settled`."""
+    parts = [train] if valid is None else [train, valid]
+    found = choose_recency(parts)
+    if found.moves and found.by != "parts":
+        gain = found.figures[found.half_life] / max(found.figures[math.inf], 1e-9)
+        if gain >= _NEWS:
+            return moving(train, valid, found.half_life)
+    return settled(train, valid)
+
+
+def settled(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
     """LightGCN by cosine over a soft temperature, many shared negatives, refitted on everything.
 
     >>> events = Interactions.of(["ann", "bob"], ["x", "y"])
-    >>> auto(events)["sampler"], auto(events)["beta"]
+    >>> settled(events)["sampler"], settled(events)["beta"]
     ('all', 0.3)
     """
     small = train.n_items <= _ALL_ITEMS
@@ -50,14 +66,37 @@ def auto(train: Interactions) -> dict[str, Any]:
     }
 
 
-def paper(train: Interactions) -> dict[str, Any]:
+def moving(
+    train: Interactions, valid: Interactions | None = None, half_life: float | None = None
+) -> dict[str, Any]:
+    """MF on top of recent popularity: an item bias that starts there, events drawn by their age."""
+    if half_life is None:
+        half_life = choose_recency([train] if valid is None else [train, valid]).half_life
+    return {
+        "model": "mf",
+        "loss": "llpauc",
+        "alpha": 0.7,
+        "beta": 0.1,
+        "item_bias": True,
+        "half_life": half_life if math.isfinite(half_life) else None,
+        "dimensions": 64,
+        "negatives": 100,
+        "batch_size": 256,
+        "lr": 1e-3,
+        "epochs": 20,
+        "patience": 3,
+        "refit": True,
+    }
+
+
+def paper(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
     """The reference setting: MF by dot product, 64 dimensions, 100 negatives from all items."""
     return {"model": "mf", "loss": "llpauc", "alpha": 0.7, "beta": 0.1, **PAPER_PROTOCOL}
 
 
-RECIPES: dict[str, Callable[[Interactions], dict[str, Any]]] = {"auto": auto, "paper": paper}
+RECIPES: dict[str, Recipe] = {"auto": auto, "settled": settled, "moving": moving, "paper": paper}
 
 
-def recipe(name: str, train: Interactions) -> dict[str, Any]:
-    """The parameters of a recipe for these events."""
-    return choose(RECIPES, name, "recipe")(train)
+def recipe(name: str, train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
+    """The parameters of a recipe for these events; `valid` lies between train and the test."""
+    return choose(RECIPES, name, "recipe")(train, valid)

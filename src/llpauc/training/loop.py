@@ -20,13 +20,14 @@ from llpauc.metrics import parse_metric
 from llpauc.models.embedding import EmbeddingModel
 from llpauc.optim import AdamOptions
 from llpauc.ranking import rank
-from llpauc.recency import age_weights
+from llpauc.recency import Floats, age_weights
 from llpauc.sampling import SAMPLERS, collision_rate, make_sampler
 from llpauc.training.batches import batches
 from llpauc.training.engine import CpuEngine, Diverged, Engine, TorchEngine
 from llpauc.training.interrupt import stop_requests
 
 _QUANTILE_EPOCHS = 5  # SL@K's quantiles are taken anew this often
+_UNSEEN = 0.05  # events an item is credited with, so that one without any has a logarithm
 
 
 @dataclass(frozen=True)
@@ -158,17 +159,16 @@ def fit(
     train = split.train
     check_feasible(train, model.options.dimensions, options)
     check_device(options.device)
+    weights = None if options.half_life is None else age_weights(train, options.half_life)
+    chances = None if weights is None else weights / weights.sum()
+    if model.options.item_bias:
+        _start_bias(model, train, weights)
     sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
     engine: Engine
     if options.device == "cpu":
         engine = CpuEngine(model, loss, sampler, train, options.adam, options.share)
     else:
         engine = TorchEngine(model, loss, sampler, options.adam, options.device)
-
-    chances = None
-    if options.half_life is not None:
-        weights = age_weights(train, options.half_life)
-        chances = weights / weights.sum()
     epochs: list[Epoch] = []
     best_value, best_epoch = -math.inf, 0
     kept = _copy(model)  # the best weights so far; without validation, those of the last epoch
@@ -230,6 +230,18 @@ def fit(
         _restore(model, kept)
     collisions = collision_rate(sampler, train)
     return History(tuple(epochs), best_epoch or len(epochs), collisions, stopped, stop.signal)
+
+
+def _start_bias(model: EmbeddingModel, train: Interactions, weights: Floats | None) -> None:
+    """A bias that is still zero starts at the log of the item's events, weighed by their age.
+
+    So training begins where (recent) popularity stands, and not below it.
+    """
+    bias = model.item_table[:, model.options.dimensions]
+    if not bias.any():
+        counts = np.bincount(train.items, weights, train.n_items)
+        with torch.no_grad():
+            bias.copy_(torch.from_numpy(np.log(counts + _UNSEEN)))
 
 
 def validate(model: EmbeddingModel, split: Split, metric: str) -> dict[str, float]:
