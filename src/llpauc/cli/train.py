@@ -34,6 +34,8 @@ class ModelOptions:
         score: dot or cosine (what the loss is meant for unless given)
         temperature: divides the cosine (0.2 unless given)
         item_bias: one more number an item, added to its score
+        start: vectors to start from: random, or spectral (singular vectors of who has what; quick
+            and good with a lower rate) (random unless given)
         layers: graph layers of lightgcn (2 unless given)
         cold: users without a training event get the mean user's vector, or a random one as in the
             paper (mean unless given)
@@ -64,6 +66,7 @@ class ModelOptions:
     score: Literal["dot", "cosine"] | None = None
     temperature: Positive | None = None
     item_bias: bool = False
+    start: Literal["random", "spectral"] | None = None
     layers: Count | None = None
     cold: Literal["mean", "random"] | None = None
     epochs: Count | None = None

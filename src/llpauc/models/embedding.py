@@ -30,9 +30,11 @@ from torch import Tensor, nn
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.interactions import Interactions
 from llpauc.models.scorer import FactorScorer, Scores
+from llpauc.models.spectral import spectral_rows
 
 ScoreKind = Literal["dot", "cosine"]
 ColdUsers = Literal["mean", "random"]
+Start = Literal["random", "spectral"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class EmbeddingOptions:
         item_bias: one more number an item, added to its score; training starts it at the log of
             the item's popularity, of late where events have a half-life.
         init_scale: standard deviation of the starting vectors, above 0.
+        start: "random", or "spectral": the leading singular vectors of who has what, with the
+            random ones as a jitter (see `llpauc.models.spectral`); wants a lower rate.
         layers: of the graph (lightgcn), at least 1.
         cold: what a user without a training event gets: "mean", the mean user vector, ranks close
             to popularity; "random" keeps the untrained vector, as the paper does.
@@ -56,6 +60,7 @@ class EmbeddingOptions:
     temperature: float = 1.0
     item_bias: bool = False
     init_scale: float = 0.01
+    start: Start = "random"
     layers: int = 2
     cold: ColdUsers = "mean"
 
@@ -64,6 +69,7 @@ class EmbeddingOptions:
         check_at_least("layers", self.layers, 1)
         choose({"dot": 1, "cosine": 1}, self.score, "score")
         choose({"mean": 1, "random": 1}, self.cold, "treatment of cold users")
+        choose({"random": 1, "spectral": 1}, self.start, "start")
         for name in ("temperature", "init_scale"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
@@ -96,6 +102,8 @@ class EmbeddingModel(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.user_table = self._start(self._user_rows(), generator)
         self.item_table = self._start(self.n_items, generator, bias=options.item_bias)
+        if options.start == "spectral":
+            self._add_spectral_rows(train, seed)
 
     def _user_rows(self) -> int:
         """How many rows the table has that users are made of."""
@@ -106,6 +114,13 @@ class EmbeddingModel(nn.Module):
         table = torch.zeros(n, width + bias)
         table[:, :width].normal_(0.0, self.options.init_scale, generator=generator)
         return nn.Parameter(table)
+
+    @torch.no_grad()
+    def _add_spectral_rows(self, train: Interactions, seed: int) -> None:
+        width = self.options.dimensions
+        users, items = map(torch.from_numpy, spectral_rows(graph_weights(train), width, seed))
+        self.user_table.add_(items if self.name == "itemsum" else users)  # its h is of items
+        self.item_table[:, :width].add_(items)
 
     @property
     def scale(self) -> float:
