@@ -13,17 +13,30 @@ from contextlib import suppress
 from importlib.metadata import version
 from io import TextIOWrapper
 
-from llpauc.cli import data, demo, evaluate, recommend, reproduce, simulate, train, tune
+from llpauc.cli import (
+    auto,
+    data,
+    demo,
+    evaluate,
+    recommend,
+    reproduce,
+    simulate,
+    train,
+    tune,
+    update,
+)
 from llpauc.cli.parser import Group, call, find
 from llpauc.errors import InputError
 
 COMMANDS = Group(
     """Train recommenders towards their top-K lists, and measure them honestly.
 
+  llpauc auto FILE           from a file to the best lists that fit a budget, with a report
   llpauc data inspect FILE   what is in a file of interactions, and what is odd
   llpauc evaluate FILE       how well popularity, ItemKNN and EASE do on it
   llpauc train FILE          train a model towards its top-K lists
   llpauc tune FILE           search for the setting that validates best
+  llpauc update RUN EVENTS   go on from a saved run with new events
   llpauc recommend RUN       lists for all users, some, or somebody new
   llpauc simulate            which metric follows Recall@K, over random rankings
   llpauc reproduce TARGET    the paper's tables and figures, one by one""",
@@ -32,9 +45,11 @@ COMMANDS = Group(
             "Look at, split and prepare interaction files.",
             {"inspect": data.inspect, "split": data.split, "noise": data.noise},
         ),
+        "auto": auto.auto,
         "evaluate": evaluate.evaluate,
         "train": train.train,
         "tune": tune.tune,
+        "update": update.update,
         "recommend": recommend.recommend,
         "simulate": simulate.simulate,
         "reproduce": reproduce.reproduce,

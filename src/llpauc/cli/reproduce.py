@@ -42,9 +42,9 @@ def reproduce(target: str, *, options: StudyOptions) -> None:
 
     Targets: table1 (clean), table2 (noise), table-ml100k, table-ltr, table-complexity,
     table-datasets, figure-ablation, figure-hyper, figure-robustness, figure-convergence,
-    figure-noise-loss, figure-roc, figure-around-model (not in the paper), or all. The data folder
-    holds adressa_clean, adressa_noise, ml-100k, yelp, amazon-book, or some of them. Every finished
-    piece is kept in OUT/cells: a run that was stopped or killed goes on where it was, and targets
+    figure-noise-loss, figure-roc; not in the paper: figure-around-model, table-noise-gap; or all.
+    The data folder holds adressa_clean, adressa_noise, ml-100k, ml-1m_clean, ml-1m_noisy, yelp,
+    amazon-book, or some of them. Every finished piece is kept in OUT/cells: a run that was stopped or killed goes on where it was, and targets
     share what they have in common.
 
     Args:

@@ -37,6 +37,8 @@ _OTHERS: dict[str, tuple[str, Callable[[Path], Split]]] = {
     "amazon-health": ("amazon-health", _ready_made),
     "amazon-electronic": ("amazon-electronic", _ready_made),
     "gowalla": ("gowalla", _ready_made),
+    "ml-1m-clean": ("ml-1m_clean", _ready_made),
+    "ml-1m-noise": ("ml-1m_noisy", _ready_made),
 }
 NAMES = (*datasets.NAMES, *_OTHERS)
 

@@ -28,6 +28,7 @@ from llpauc.readers import load as load_file
 from llpauc.recency import before, choose_recency, join
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.plan import MODELS, Plan, check_baseline, plan
+from llpauc.recommend.update import EPOCHS, Arrivals, arrivals, check_ages, go_on, start
 from llpauc.splits import split_random_per_user
 from llpauc.training import Diverged, Epoch, History, check_feasible, fit
 
@@ -68,16 +69,17 @@ class Recommender:
         self.fitted_params: dict[str, Any] = {}  # those of `fit`, whatever set_params does later
         self.history: History | None = None
 
+    _OWN = ("model", "loss", "hold_out", "refit")  # all other parameters are the model's
+
     # --- parameters, as scikit-learn has them ---------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        names = ("model", "loss", "hold_out", "refit")
-        own = {name: getattr(self, name) for name in names}
+        own = {name: getattr(self, name) for name in self._OWN}
         return {**own, **self.parameters}
 
     def set_params(self, **params: Any) -> Recommender:
         checked = Recommender(**{**self.get_params(), **params})  # refused: nothing has changed
-        for name in ("model", "loss", "hold_out", "refit", "parameters"):
+        for name in (*self._OWN, "parameters"):
             setattr(self, name, getattr(checked, name))
         return self
 
@@ -163,6 +165,58 @@ class Recommender:
                 self._keep(_fitted_embedding(model, split.train, seen))
             raise
         return model, history
+
+    def update(
+        self,
+        events: Any,
+        *,
+        epochs: int = EPOCHS,
+        lr: float | None = None,
+        weight_decay: float | None = None,
+        seed: int | None = None,
+        device: str | None = None,
+        on_batch: Callable[[int], None] | None = None,
+        on_epoch: Callable[[Epoch], None] | None = None,
+    ) -> Arrivals:
+        """Go on from here with new events; ids may be new. See `llpauc.recommend.update`.
+
+        Models without training are fitted anew, on the old pairs and the new ones.
+
+        Args:
+            events: of any kind that `fit` takes; pairs the model has already are passed over.
+            epochs: passes over all pairs, old and new; 0 gives new ids a start and trains nothing.
+            lr, weight_decay, seed, device: those of the last `fit` unless given.
+            on_batch, on_epoch: see `llpauc.training.fit`.
+
+        Returns:
+            What was new. Where no pair was, nothing has changed.
+
+        Raises:
+            llpauc.training.Diverged: on NaN; the recommender is then as it was before.
+        """
+        check_at_least("epochs", epochs, 0)
+        fitted, params = self._fitted(), dict(self.fitted_params)
+        check_ages(params)
+        came = arrivals(fitted, join(before(as_split(events), "test")))
+        if not len(came.new):
+            return came
+        name, seen, history = params["model"], came.all, None
+        own = {k: v for k, v in params.items() if k not in self._OWN and v is not None}
+        if name in BASELINES:
+            self.fitted = _fit_baseline(name, [seen], {k: own[k] for k in own if k != "by"})
+        else:
+            plans = plan(params["loss"], own)
+            begin = start(fitted, came, name, plans.embedding)
+            made = _fitted_vectors(begin.users, begin.items, begin.by_items, seen)
+            if epochs:
+                changed = {"lr": lr, "weight_decay": weight_decay, "seed": seed, "device": device}
+                model, history = go_on(
+                    begin, seen, name, plans, {"epochs": epochs, **changed}, on_batch, on_epoch
+                )
+                made = _fitted_embedding(model, seen, seen)
+            self.fitted = made
+        self.history = history
+        return came
 
     def _keep(self, fitted: Fitted, history: History | None = None) -> Recommender:
         """All at once: a fit that is refused leaves the one before whole."""
@@ -318,6 +372,17 @@ def _fitted_embedding(model: EmbeddingModel, train: Interactions, seen: Interact
         by_items = HistoryMap(rows, base, items, model.scale if cosine else None)
     else:
         by_items = learn_history_map(train.matrix, users, items)
-    warm = np.diff(train.matrix.indptr) > 0
+    return _fitted_vectors(users, items, by_items, seen, train)
+
+
+def _fitted_vectors(
+    users: Scores,
+    items: Scores,
+    by_items: HistoryMap,
+    seen: Interactions,
+    train: Interactions | None = None,
+) -> Fitted:
+    """The vectors as they rank; without `train`, all that was `seen` was trained on."""
+    warm = np.diff((seen if train is None else train).matrix.indptr) > 0
     mean = users[warm].mean(axis=0, dtype=np.float64).astype(np.float32)
     return Fitted.of(seen, FactorScorer(users, items), by_items, items @ mean)

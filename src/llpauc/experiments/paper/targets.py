@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from llpauc.experiments import leaderboard
+from llpauc.experiments import leaderboard, noise_gap
 from llpauc.experiments.cells import Result
 from llpauc.experiments.lab import Lab
 from llpauc.experiments.paper import around, facts, figures, runners
@@ -23,6 +23,7 @@ TARGETS: dict[str, Callable[[Lab], Report]] = {
     "figure-noise-loss": figures.noise_loss,
     "figure-roc": figures.roc,
     "figure-around-model": around.around_model,
+    "table-noise-gap": noise_gap.noise_gap,
 }
 
 RUNNERS: dict[str, Callable[..., Result]] = {
@@ -33,4 +34,5 @@ RUNNERS: dict[str, Callable[..., Result]] = {
     "roc": runners.run_roc,
     "around": around.run_around,
     "recommender": leaderboard.run_recommender,
+    "noise-gap": noise_gap.run_gap,
 }

@@ -1,0 +1,168 @@
+"""The end: the test part is read, once, and the winner is fitted on everything."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llpauc.evaluation import Evaluation, evaluate
+from llpauc.experiments.auto.contest import SAFETY, TEST_USERS, Contest, Entry, reserve
+from llpauc.experiments.auto.plan import some_users
+from llpauc.files import atomic_write
+from llpauc.interactions import Interactions, Split
+from llpauc.recency import join
+from llpauc.recommend import Recommender
+from llpauc.recommend.fitted import Fitted
+
+METRICS = ("ndcg@20", "recall@20", "hit@20")
+_BLOCK = 50_000  # users whose lists are held at once
+_OVER = 1.05  # of the budget: then the last fit is given up
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A candidate fitted on train and valid, and measured on the test part."""
+
+    entry: Entry
+    recommender: Recommender
+    result: Evaluation
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What is handed over.
+
+    Args:
+        winner: by validation.
+        finalists: the winner first, then the baselines, then the best trained model where that is
+            another and there was time.
+        test: the split they were measured on: all that lies before the test, and the test.
+        delivered: the model behind the lists.
+        on_everything: whether it has learnt from all events; else from those before the test.
+    """
+
+    winner: Entry
+    finalists: tuple[Finalist, ...]
+    test: Split
+    delivered: Recommender
+    on_everything: bool
+
+    @property
+    def champion(self) -> Finalist:
+        return self.finalists[0]
+
+
+class Late(Exception):
+    """A fit that can be done without has no time left."""
+
+
+def finish(contest: Contest) -> Finish:
+    """Test the winner beside the baselines, then fit it on everything."""
+    split, winner = contest.split, contest.best
+    assert winner is not None
+    assert split.valid is not None
+    assert split.test is not None
+    test = Split(
+        join([split.train, split.valid]), None, some_users(split.test, TEST_USERS, contest.seed)
+    )
+    others = [entry for entry in contest.best_baselines if entry is not winner]
+    trained = contest.best_trained
+    if trained is not None and trained is not winner and _fits(contest, winner, trained):
+        others.append(trained)
+    finalists = []
+    for entry in (winner, *others):
+        contest.hear.status(f"testing {entry.candidate.name}")
+        # The best trained model beside a baseline that has won can be done without.
+        until = math.inf
+        if entry is trained and entry is not winner:
+            until = contest.budget.seconds - reserve(contest, winner)
+        try:
+            fitted = fit_on(entry, [split.train, split.valid], contest, until)
+        except Late:
+            continue
+        result = evaluate(fitted.scorer(), test, metrics=METRICS)
+        finalists.append(Finalist(entry, fitted, result))
+    contest.hear.line(
+        f"{contest.budget.passed:6.0f} s  test read, once: {len(finalists)} methods on"
+        f" {len(finalists[0].result.users):,} users"
+    )
+    contest.hear.status(f"fitting {winner.candidate.name} on everything")
+    parts = [split.train, split.valid, split.test]
+    try:
+        delivered, whole = fit_on(winner, parts, contest, _OVER * contest.budget.seconds), True
+    except Late:
+        delivered, whole = _with_histories(finalists[0].recommender, join(parts)), False
+    return Finish(winner, tuple(finalists), test, delivered, whole)
+
+
+def _fits(contest: Contest, winner: Entry, trained: Entry) -> bool:
+    """Whether the best trained model can be tested too; after a Ctrl-C nobody waits for it."""
+    return not contest.stop and contest.budget.left >= reserve(contest, winner, trained) / SAFETY
+
+
+def fit_on(
+    entry: Entry, parts: list[Interactions], contest: Contest, until: float = math.inf
+) -> Recommender:
+    """The entry's settings on all events of `parts`, for as many epochs as validation chose.
+
+    Raises:
+        Late: where training is not done `until` then, in seconds of the budget, or was interrupted.
+    """
+    settings = dict(entry.candidate.settings)
+    if entry.candidate.is_baseline:
+        split = Split(join(parts[:-1]), parts[-1]) if len(parts) > 1 else Split(parts[0])
+        return Recommender(**settings, refit=True).fit(split)
+    settings |= {"epochs": entry.best_epoch, "hold_out": 0.0, "seed": contest.seed}
+
+    def on_batch(done: int) -> None:
+        if until < math.inf and contest.budget.passed > until:
+            raise Late
+
+    made = Recommender(**settings).fit(
+        Split(join(parts)), on_batch=on_batch, on_epoch=lambda epoch: on_batch(0)
+    )
+    if made.history is not None and made.history.signal is not None:
+        if until < math.inf:
+            contest.stop.signal = made.history.signal
+            raise Late
+        raise KeyboardInterrupt
+    return made
+
+
+def _with_histories(recommender: Recommender, seen: Interactions) -> Recommender:
+    """Nobody is recommended what they have, even where the model has not learnt from it."""
+    assert recommender.fitted is not None
+    recommender.fitted = dataclasses.replace(recommender.fitted, histories=seen.matrix)
+    return recommender
+
+
+def write_recommendations(fitted: Fitted, k: int, path: Path) -> int:
+    """Lists for all users as Parquet (user, item, rank, score), in blocks; how many rows."""
+    written = 0
+    users = np.arange(len(fitted.user_ids), dtype=np.int64)
+    with atomic_write(path) as temporary:
+        writer = None
+        for start in range(0, max(len(users), 1), _BLOCK):
+            rows = users[start : start + _BLOCK]
+            items, scores = fitted.rank_rows(rows, k, True)
+            who, place = np.nonzero(items >= 0)
+            table = pa.table(
+                {
+                    "user": fitted.user_ids.arrow(rows[who]),
+                    "item": fitted.item_ids.arrow(items[who, place]),
+                    "rank": pa.array(place + 1, pa.int64()),
+                    "score": scores[who, place],
+                }
+            )
+            writer = writer or pq.ParquetWriter(temporary, table.schema)
+            writer.write_table(table)
+            written += len(table)
+        if writer is not None:
+            writer.close()
+    return written
