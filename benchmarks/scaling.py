@@ -102,13 +102,13 @@ def draw(points: list[dict[str, float]], path: Path) -> None:
         for series, marker in zip(SERIES, "os", strict=True):
             own = [p for p in points if p["series"] == series]
             axis.plot([p[x] for p in own], [p[y] for p in own], f"{marker}-", label=series)
-        axis.set_xscale("log")
         axis.set_xlabel(labels[0])
         axis.set_ylabel(labels[1])
         axis.grid(alpha=0.3)
         axis.legend()
-    axes[0].set_ylim(bottom=0)
-    axes[1].set_yscale("log")
+        axis.set_ylim(bottom=0)
+    axes[0].set_xscale("log")
+    axes[1].xaxis.set_major_formatter("{x:,.0f}")
     figure.suptitle("MF + LLPAUC, 64 dimensions, batch 1024, 100 negatives, two cores")
     plots.save(figure, path)
 

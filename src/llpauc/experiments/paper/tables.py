@@ -36,7 +36,7 @@ NAMES = {
     "rce": "RCE", "lambdarank": "LambdaRank", "ndcg_loss1": "NDCG-Loss1",
     "ndcg_loss2": "NDCG-Loss2", "arp_loss2": "ARP-Loss2", "popularity": "popularity",
     "ease": "EASE", "auc": "AUC", PRINTED: "LLPAUC, as printed",
-    AUTHORS_RULE: "LLPAUC, as printed, stopped on Recall@50",
+    AUTHORS_RULE: "LLPAUC, stopped on Recall@50",
 }  # fmt: skip
 METRICS = ("recall@20", "ndcg@20")
 BAND = 0.006  # a mean this far from the printed one is said to differ
