@@ -93,6 +93,10 @@ def test_the_command_makes_the_table(tmp_path, monkeypatch, capsys):
     assert rows[1]["chosen"].startswith("regularization")
     assert "±" in rows[2]["recall@20"]
     _check_lists(tmp_path / "lists" / "amazon-health-all.tsv", tmp_path)
+    assert main([*words, "--methods", "ease"]) == 0
+    assert (tmp_path / "out" / "leaderboard.csv").read_text().count("\n") == 2
+    assert main([*words, "--methods", "magic"]) == 2
+    assert "magic" in capsys.readouterr().err
     assert main([*words, "--only", "nothing"]) == 2
     assert "nothing" in capsys.readouterr().err
 

@@ -782,7 +782,7 @@ def test_recipes_are_parameters_of_a_recommender_and_follow_the_shape_of_the_dat
         Recommender(**make(small, None))
     assert recipe("auto", small)["sampler"] == "all"
     assert recipe("auto", large)["sampler"] == "shared"
-    assert recipe("auto", large)["beta"] == pytest.approx(400 / 5000)
+    assert recipe("auto", large)["beta"] == pytest.approx(800 / 5000)
 
 
 def test_the_recipe_for_news_starts_at_recent_popularity():

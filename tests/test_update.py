@@ -29,6 +29,7 @@ CASES = {
     "mf-cosine": QUICK | {"score": "cosine"},
     "mf-bias": QUICK | {"item_bias": True, "loss": "bpr"},
     "mf-cosine-bias": QUICK | {"item_bias": True, "score": "cosine"},
+    "mf-spectral": QUICK | {"start": "spectral"},
     "mf-held-out": QUICK | {"hold_out": 0.2},
     "lightgcn": QUICK | {"layers": 2},
     "lightgcn-cosine": QUICK | {"layers": 3, "loss": "sl"},
@@ -224,7 +225,7 @@ def test_itemsum_puts_a_new_item_among_its_neighbours():
     np.testing.assert_allclose(got, (x.mean(axis=0) + y[0]) / 2, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["mf", "mf-cosine", "mf-cosine-bias", "lightgcn"])
+@pytest.mark.parametrize("name", ["mf", "mf-cosine", "mf-cosine-bias", "mf-spectral", "lightgcn"])
 def test_training_begins_where_the_extended_model_stands(fits, name):
     """What is handed to the training loop scores as the extended model does; where rows have length
     1 in training, a new item's do so up to a factor."""
@@ -279,9 +280,9 @@ def test_saved_and_loaded_is_what_it_was(fitted, tmp_path):
     fitted.update(NEW, epochs=2)
     loaded.update(NEW, epochs=2)
     again = Recommender.load(fitted.save(tmp_path / "new"))
-    for other in (loaded, again):
+    for which, other in {"updated after loading": loaded, "loaded after updating": again}.items():
         assert other.fitted_params == fitted.fitted_params
-        assert np.array_equal(table(other), table(fitted))
+        assert np.array_equal(table(other), table(fitted)), which
         assert np.array_equal(other.fitted.fallback, fitted.fitted.fallback)
         assert other.fold_in(["i18", "i0"], k=5)[0].tolist() == (
             fitted.fold_in(["i18", "i0"], k=5)[0].tolist()

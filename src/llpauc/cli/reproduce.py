@@ -44,8 +44,8 @@ def reproduce(target: str, *, options: StudyOptions) -> None:
     table-datasets, figure-ablation, figure-hyper, figure-robustness, figure-convergence,
     figure-noise-loss, figure-roc; not in the paper: figure-around-model, table-noise-gap; or all.
     The data folder holds adressa_clean, adressa_noise, ml-100k, ml-1m_clean, ml-1m_noisy, yelp,
-    amazon-book, or some of them. Every finished piece is kept in OUT/cells: a run that was stopped or killed goes on where it was, and targets
-    share what they have in common.
+    amazon-book, or some of them. Every finished piece is kept in OUT/cells: a run that was stopped
+    or killed goes on where it was, and targets share what they have in common.
 
     Args:
         target: what to make; several with commas between
@@ -59,7 +59,11 @@ def reproduce(target: str, *, options: StudyOptions) -> None:
 
 
 def leaderboard(
-    *, only: str | None = None, lists: str | None = None, options: StudyOptions
+    *,
+    only: str | None = None,
+    methods: str | None = None,
+    lists: str | None = None,
+    options: StudyOptions,
 ) -> None:
     """Compare our recommended setting with the baselines, on every data set there is.
 
@@ -70,6 +74,8 @@ def leaderboard(
 
     Args:
         only: data sets, with commas between; all that are there unless given
+        methods: popularity, recent, itemknn, ease, bpr, sl, llpauc-published, llpauc-auto, or some
+            of them, with commas between; all unless given
         lists: a folder for our own lists of the first seed, for another program to score
     """
     from functools import partial
@@ -82,11 +88,15 @@ def leaderboard(
     names = None if only is None else only.split(",")
     for name in names or ():
         choose({data: 1 for data, _ in BOARDS}, name, "data set")
+    chosen = None if methods is None else methods.split(",")
     command = "llpauc leaderboard" + ("" if only is None else f" --only {only}")
+    command += "" if methods is None else f" --methods {methods}"
     if lists is not None:
         check_folder(lists)
     folder = None if lists is None else Path(lists)
-    _study({"leaderboard": partial(make, names=names, lists=folder)}, command, options)
+    _study(
+        {"leaderboard": partial(make, names=names, methods=chosen, lists=folder)}, command, options
+    )
 
 
 def _study(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from llpauc.errors import InputError
+from llpauc.errors import InputError, choose
 from llpauc.evaluation import evaluate
 from llpauc.experiments.cells import Cell, Result
 from llpauc.experiments.lab import Lab
@@ -55,7 +55,7 @@ TO_BEAT: dict[tuple[str, str], tuple[str, float, float]] = {
 }
 
 
-OURS = "llpauc, recipe auto"
+OURS = "llpauc-auto"
 
 
 def _methods(split: Split) -> dict[str, list[Setting]]:
@@ -70,7 +70,7 @@ def _methods(split: Split) -> dict[str, list[Setting]]:
         "ease": [{"model": "ease", **setting} for setting in EASE_GRID],
         "bpr": [{**paper, "loss": "bpr", "lr": lr, "batch_size": 1024} for lr in (1e-3, 1e-2)],
         "sl": [{**rival, "loss": "sl", "temperature": t} for t in (0.1, 0.2)],
-        "llpauc as published": [
+        "llpauc-published": [
             {**paper, "alpha": a, "beta": b} for a, b in ((0.7, 0.1), (0.9, 0.01))
         ],
         OURS: [auto],
@@ -129,9 +129,11 @@ def _write_lists(lab: Lab, data: str, history: str, folder: Path) -> None:
     write_lists(lists, folder / f"{data}-{history}.tsv")
 
 
-def board(data: str, history: str, lab: Lab) -> list[Row]:
-    """The rows of one data set under one protocol."""
+def board(data: str, history: str, lab: Lab, only: Sequence[str] | None = None) -> list[Row]:
+    """The rows of one data set under one protocol; of some methods only, where they are named."""
     methods = _methods(lab.split(data))
+    if only is not None:
+        methods = {name: choose(methods, name, "method") for name in only}
     if lab.quick:
         methods = {name: settings[:1] for name, settings in methods.items()}
 
@@ -174,10 +176,15 @@ def _row(
     return row
 
 
-def leaderboard(lab: Lab, names: Sequence[str] | None = None, lists: Path | None = None) -> Report:
-    """All data sets that are there, or those named; our lists go to the folder `lists`."""
+def leaderboard(
+    lab: Lab,
+    names: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    lists: Path | None = None,
+) -> Report:
+    """All data sets that are there, or those named, likewise methods; our lists go to `lists`."""
     there = [(d, h) for d, h in BOARDS if d in lab.every and (names is None or d in names)]
-    rows = [row for data, history in there for row in board(data, history, lab)]
+    rows = [row for data, history in there for row in board(data, history, lab, methods)]
     if lists is not None:
         for data, history in there:
             _write_lists(lab, data, history, lists)

@@ -23,6 +23,8 @@ PAPER_PROTOCOL: dict[str, Any] = {
     "cold": "random", "valid_metric": "recall@20", "patience": 3,
 }  # fmt: skip
 _ALL_ITEMS = 3_000  # a catalogue up to this size is compared with as a whole
+_LARGE_CATALOGUE = 20_000  # items beyond which scores are spread more
+_MANY_EVENTS = 500_000  # beyond which propagation costs more than it brings
 _NEWS = 1.5  # what recent popularity must be worth against popularity for time to come first
 
 Recipe = Callable[[Interactions, Interactions | None], dict[str, Any]]
@@ -40,28 +42,31 @@ def auto(train: Interactions, valid: Interactions | None = None) -> dict[str, An
 
 
 def settled(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
-    """LightGCN by cosine over a soft temperature, many shared negatives, refitted on everything.
+    """Cosine over a soft temperature from a spectral start, many shared negatives, then a refit.
+
+    LightGCN, or MF where there are many events.
 
     >>> events = Interactions.of(["ann", "bob"], ["x", "y"])
     >>> settled(events)["sampler"], settled(events)["beta"]
     ('all', 0.3)
     """
     small = train.n_items <= _ALL_ITEMS
+    many = len(train) > _MANY_EVENTS
     return {
-        "model": "lightgcn",
-        "layers": 2,
+        **({"model": "mf"} if many else {"model": "lightgcn", "layers": 2}),
         "loss": "llpauc",
         "alpha": 0.7,
-        "beta": min(0.3, suggest_alpha_beta(train).beta_measured),
+        "beta": min(0.3, 2 * suggest_alpha_beta(train).beta_measured),
         "score": "cosine",
-        "temperature": 0.25,
+        "temperature": 0.25 if train.n_items <= _LARGE_CATALOGUE else 0.15,
+        "start": "spectral",
         "dimensions": 256 if small else 128,
         "sampler": "all" if small else "shared",
         "negatives": train.n_items if small else 2_048,
-        "batch_size": 1_024 if len(train) < 500_000 else 4_096,
-        "lr": 0.01,
+        "batch_size": 4_096 if many else 1_024,
+        "lr": 0.003,
         "epochs": 100,
-        "patience": 8,
+        "patience": 4,
         "refit": True,
     }
 

@@ -191,7 +191,8 @@ def resumed(
     LightGCN's own rows are found by undoing the propagation over the graph of `seen`. Both leave
     the scores of known rows as they are; itemsum alone moves at once, a user being what they have.
     """
-    model = EMBEDDING_MODELS[name](seen, options, 0)
+    # Its own start is written over below: the one that costs nothing will do.
+    model = EMBEDDING_MODELS[name](seen, dataclasses.replace(options, start="random"), 0)
     width = options.dimensions
     users, items = begin.users[:, :width] / np.float32(model.scale), begin.items
     if name == "itemsum":
