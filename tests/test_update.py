@@ -430,3 +430,17 @@ def test_bad_input_is_one_line(run, tmp_path, capsys, words, said):
     assert said in lines[-1]
     assert sum("error" in line for line in lines) == 1
     assert files(tmp_path / "run") == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mf-cosine", "itemsum"])
+def test_bits_do_not_depend_on_where_the_arrays_lie(name, fits):
+    """Rows of six numbers: arrays that were neighbours in memory gave other bits, 1 run in 200."""
+    rng, kept, found = np.random.default_rng(1), [], set()
+    for _ in range(300):
+        junk = [np.empty(n, np.float32) for n in rng.integers(1, 400, rng.integers(1, 20))]
+        kept = [*kept[-300:], junk[0]]  # the heap looks different each time
+        again = copy.copy(fits[name])
+        again.update(NEW, epochs=2)
+        found.add(table(again).tobytes())
+    assert len(found) == 1

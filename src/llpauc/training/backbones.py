@@ -156,8 +156,8 @@ class ItemSumBackbone(Backbone):
         self._history = history_weights(train)
         self._cosine = model.options.score == "cosine"
         width = model.options.dimensions
-        self._sums = np.zeros((train.n_users, width), np.float32)
-        self._units = np.zeros_like(self._sums) if self._cosine else self._sums
+        self._sums = aligned((train.n_users, width))
+        self._units = aligned(self._sums.shape) if self._cosine else self._sums
 
     @property
     def user_rows(self) -> Table:
@@ -179,7 +179,9 @@ class ItemSumBackbone(Backbone):
             through_unit(self._sums, self._units, users, self._sums.shape[1], of_users)
         back = self._history[users].T.tocsr()
         rows = np.flatnonzero(np.diff(back.indptr)).astype(np.int32)
-        self._users.apply(rows, (back[rows] @ of_users).astype(np.float32))
+        of_history = aligned((len(rows), of_users.shape[1]))
+        of_history[:] = back[rows] @ of_users
+        self._users.apply(rows, of_history)
 
     def settle(self) -> None:
         super().settle()
@@ -208,10 +210,10 @@ class LightGCNBackbone(Backbone):
         to_users = graph_weights(train)
         to_items = to_users.T.tocsr()
         self._graph = [(_even(m), m.indptr, m.indices, m.data) for m in (to_users, to_items)]
-        self._out = [np.zeros_like(side.rows) for side in (self._users, self._items)]
-        self._units = [np.zeros_like(t) for t in self._out] if self._cosine else self._out
-        self._back = [np.zeros_like(t) for t in self._out]
-        self._work = [[np.zeros_like(t) for t in self._out] for _ in range(2)]
+        self._out = [aligned(side.rows.shape) for side in (self._users, self._items)]
+        self._units = [aligned(t.shape) for t in self._out] if self._cosine else self._out
+        self._back = [aligned(t.shape) for t in self._out]
+        self._work = [[aligned(t.shape) for t in self._out] for _ in range(2)]
         self._all = [np.arange(len(t), dtype=np.int32) for t in self._out]
         self._share, self._pending, self._stale = share, 0, True
 
@@ -255,7 +257,7 @@ class LightGCNBackbone(Backbone):
             self._step()
 
     def apply_pairs(self, users: Rows, of_users: Table, items: Rows, of_items: PairSlopes) -> None:
-        gradients = np.empty((len(items), self.item_rows.shape[1]), np.float32)
+        gradients = aligned((len(items), self.item_rows.shape[1]))
         of, pairs = of_items, of_items.pairs
         item_gradients(of.read, pairs.ends, pairs.row_of, of.slope_of, of.scale, gradients)
         self.apply(users, of_users, items, gradients)
@@ -265,7 +267,7 @@ class LightGCNBackbone(Backbone):
             return
         for table in self._back:
             table /= np.float32(self._pending)
-        slopes = [np.empty_like(t) for t in self._back]
+        slopes = [aligned(t.shape) for t in self._back]
         self._propagate(self._back, slopes)
         for side, rows, slope in zip((self._users, self._items), self._all, slopes, strict=True):
             side.apply(rows, slope)

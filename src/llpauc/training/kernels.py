@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from llpauc.optim import FAST_MATH, adam_row, single
+from llpauc.optim import APART, FAST_MATH, adam_row, single
 
 _BLOCK = 64  # rows that share one row of working memory
 
@@ -170,8 +170,10 @@ def _item_gradient(into, read, row_of, slope_of, begin, end, scale):
         into[k] = np.float32(0)
     _add_rows(into, width, read, row_of, slope_of, begin, end)
     if len(into) > width:
+        total = np.float32(0)  # a sum in memory may be taken in another order from run to run
         for pair in range(begin, end):
-            into[width] += slope_of[pair] / scale
+            total += slope_of[pair] / scale
+        into[width] = total
 
 
 @njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
@@ -193,7 +195,7 @@ def step_items(
     width = read.shape[1]
     scale, numbers = np.float32(scale), single(numbers)
     for block in prange((len(rows) + _BLOCK - 1) // _BLOCK):
-        gradient = np.empty(table.shape[1], np.float32)
+        gradient = np.empty(table.shape[1] + 2 * APART, np.float32)[APART:-APART]
         for slot in range(block * _BLOCK, min((block + 1) * _BLOCK, len(rows))):
             begin = ends[slot - 1] if slot else 0
             _item_gradient(gradient, read, row_of, slope_of, begin, ends[slot], scale)
