@@ -240,7 +240,7 @@ def test_version_and_module():
 def test_module_has_the_command_s_exit_codes():
     told = subprocess.run([sys.executable, "-m", "llpauc", "no"], capture_output=True, text=True)
     assert told.returncode == 2
-    assert "unknown command 'no'; choose one of: data, evaluate" in told.stderr
+    assert "unknown command 'no'; choose one of: data, auto, evaluate" in told.stderr
 
 
 # --- bad files ------------------------------------------------------------------------------------
