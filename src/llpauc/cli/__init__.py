@@ -20,6 +20,7 @@ from llpauc.cli import (
     evaluate,
     recommend,
     reproduce,
+    serve,
     simulate,
     train,
     tune,
@@ -38,6 +39,7 @@ COMMANDS = Group(
   llpauc tune FILE           search for the setting that validates best
   llpauc update RUN EVENTS   go on from a saved run with new events
   llpauc recommend RUN       lists for all users, some, or somebody new
+  llpauc serve RUN           the same over HTTP
   llpauc simulate            which metric follows Recall@K, over random rankings
   llpauc reproduce TARGET    the paper's tables and figures, one by one""",
     {
@@ -51,6 +53,7 @@ COMMANDS = Group(
         "tune": tune.tune,
         "update": update.update,
         "recommend": recommend.recommend,
+        "serve": serve.serve,
         "simulate": simulate.simulate,
         "reproduce": reproduce.reproduce,
         "leaderboard": reproduce.leaderboard,
