@@ -8,6 +8,7 @@ the choice, the same for everybody.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from llpauc.experiments.report import Report, Row, markdown_table, setting_text
 from llpauc.experiments.spread import Spread
 from llpauc.interactions import Split
 from llpauc.models import BASELINES
+from llpauc.recency import before, join
 from llpauc.recommend import Recommender
 from llpauc.recommend.lists import ListRows, write_lists
 from llpauc.recommend.recipes import recipe
@@ -124,6 +126,10 @@ def _write_lists(lab: Lab, data: str, history: str, folder: Path) -> None:
     split = _choosing(lab.split(data))
     recommender = _fit(split, history, True, lab.seeds[0], setting)
     assert split.test is not None
+    assert recommender.fitted is not None
+    # What the figures mask: all that lies before the test, also where it was not learnt from.
+    seen = join(before(split, "test")).matrix
+    recommender.fitted = dataclasses.replace(recommender.fitted, histories=seen)
     users = split.test.user_ids.outside(np.unique(split.test.users))
     lists = ListRows(list(users), *recommender.recommend(users, k=20))
     write_lists(lists, folder / f"{data}-{history}.tsv")
