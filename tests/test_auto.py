@@ -24,7 +24,7 @@ from llpauc.experiments.auto.trained import train_candidate
 from llpauc.interactions import Interactions, Split
 from llpauc.models import Popularity
 from llpauc.recency import Recency
-from llpauc.recommend import Recommender
+from llpauc.recommend import Recommender, recipes
 from llpauc.training.interrupt import StopRequest
 from tests.data import random_split, taste_split
 
@@ -132,6 +132,20 @@ def test_every_variant_is_a_setting_that_can_be_trained(moves):
         assert len({candidate.name for candidate in found}) == len(found) == 4 + moves
         for candidate in found:
             Recommender(**{**candidate.settings, "epochs": 1, "hold_out": 0.0}).fit(train)
+
+
+def test_many_events_have_a_recipe_without_a_graph(monkeypatch):
+    """Beyond half a million events the recipe is MF: there is no graph to leave out."""
+    monkeypatch.setattr(recipes, "_MANY_EVENTS", 0)
+    train = random_split(0).train
+    assert "layers" not in scout(train).settings
+    for size, base in sized_recipes(train).items():
+        assert base["model"] == "mf"
+        found = variants(size, base, train, None)
+        settings = [sorted(candidate.settings.items(), key=str) for candidate in found]
+        assert all(one not in settings[:at] for at, one in enumerate(settings))
+        for candidate in found:
+            Recommender(**candidate.settings)
 
 
 # --- the clock ------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_a_model_that_refuses_the_data_is_left_out(monkeypatch):
     def refuse(*_, **__):
         raise InputError("too large")
 
-    monkeypatch.setattr(leaderboard.Recommender, "fit", refuse)
+    monkeypatch.setattr(Recommender, "fit", refuse)
     found = leaderboard.run_recommender(
         lambda name: split, "d", history="all", test=True, seed=0, model="ease"
     )

@@ -316,6 +316,14 @@ class Interactions:
         return len(self) - int(self.matrix.nnz)
 
 
+def pair_codes(
+    users: npt.NDArray[Any], items: npt.NDArray[Any], n_items: int
+) -> npt.NDArray[np.int64]:
+    """One number for each pair of a user's and an item's row."""
+    codes: npt.NDArray[np.int64] = users.astype(np.int64) * n_items + items
+    return codes
+
+
 def _numbers(name: str, values: npt.ArrayLike, kind: type[Any]) -> npt.NDArray[Any]:
     try:
         return np.asarray(values, dtype=kind)

@@ -149,17 +149,24 @@ class RowAdam:
         self.count = int(state["count"])
 
 
-def aligned(shape: tuple[int, ...]) -> Table:
-    """Zeros that begin at a cache line, as torch's memory does and NumPy's does not: rows that
-    straddle lines take a third longer to read.
+def room(shape: tuple[int, ...]) -> Table:
+    """Memory to be written into. It begins at a cache line, as torch's does and NumPy's does not:
+    rows that straddle lines take a third longer to read.
 
-    And zeros away from all others: a compiled loop over two rows asks whether they lie close
+    And it lies away from all other: a compiled loop over two rows asks whether they lie close
     together, and rounds otherwise where they do. Rows of a few numbers, in arrays that happen to be
     neighbours, would give other bits from run to run.
     """
     size = math.prod(shape)
-    apart: Table = torch.zeros(size + 2 * APART)[APART : APART + size].view(shape).numpy()
+    apart: Table = torch.empty(size + 2 * APART)[APART : APART + size].view(shape).numpy()
     return apart
+
+
+def aligned(shape: tuple[int, ...]) -> Table:
+    """Zeros in a `room` of their own."""
+    zeros = room(shape)
+    zeros.fill(0)
+    return zeros
 
 
 @lru_cache(maxsize=4)

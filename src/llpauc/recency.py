@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llpauc.errors import InputError, choose
-from llpauc.interactions import Interactions, Split
+from llpauc.interactions import Interactions, Split, pair_codes
 from llpauc.metrics import TOPK_METRICS, parse_metric
 from llpauc.splits import times_of
 
@@ -278,10 +278,10 @@ class _Pairs:
 
 
 def _latest(parts: Sequence[Interactions], ages: Floats) -> _Pairs:
-    users = np.concatenate([part.users for part in parts]).astype(np.int64)
+    users = np.concatenate([part.users for part in parts])
     items = np.concatenate([part.items for part in parts])
     newest_first = np.argsort(ages, kind="stable")
-    pairs = (users * parts[0].n_items + items)[newest_first]
+    pairs = pair_codes(users, items, parts[0].n_items)[newest_first]
     _, first = np.unique(pairs, return_index=True)
     kept = newest_first[first]
     return _Pairs(items[kept], ages[kept])

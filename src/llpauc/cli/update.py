@@ -54,8 +54,8 @@ def update(
     target = run if out is None else out
     check_folder(target)
     artifacts.check_replaceable(target)
-    recommender = Recommender.load(run)
-    before = artifacts.load(run).meta
+    artifact = artifacts.load(run)
+    recommender, before = Recommender.of_artifact(artifact, run), artifact.meta
     data = table.load(events, least=1)
     with progress("updating") as advance:
         came = recommender.update(

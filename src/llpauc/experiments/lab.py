@@ -94,7 +94,7 @@ class Lab:
         found = {cell: _stored(store, cell) for cell in wanted}
         missing = [cell for cell, result in found.items() if result is None]
         for cell in missing:
-            if store.path(cell).exists():
+            if store.broken(cell):
                 self.warn(f"{store.path(cell)} is broken or edited: {cell} is run again")
         if missing:
             self._run(missing, store)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,12 @@ from llpauc.errors import InputError, choose
 from llpauc.evaluation import evaluate
 from llpauc.experiments.cells import Cell, Result
 from llpauc.experiments.lab import Lab
-from llpauc.experiments.paper.runners import Splits
+from llpauc.experiments.paper.runners import Splits, fit_recommender
 from llpauc.experiments.paper.settings import EASE_GRID, Setting
 from llpauc.experiments.report import Report, Row, markdown_table, setting_text
 from llpauc.experiments.spread import Spread
 from llpauc.interactions import Split
-from llpauc.models import BASELINES
 from llpauc.recency import before, join
-from llpauc.recommend import Recommender
 from llpauc.recommend.lists import ListRows, write_lists
 from llpauc.recommend.recipes import recipe
 from llpauc.splits import split_random_per_user
@@ -90,7 +88,7 @@ def run_recommender(
     begun = time.perf_counter()
     split = _choosing(splits(data))
     try:
-        recommender = _fit(split, history, test, seed, given)
+        recommender = fit_recommender(split, seed, given, refit=test and history == "all")
     except InputError as error:  # EASE on a catalogue too large for it
         return {"refused": str(error)}
     result: Result = {"seconds": time.perf_counter() - begun}
@@ -111,20 +109,10 @@ def _choosing(whole: Split) -> Split:
     return Split(held.train, held.valid, whole.test)
 
 
-def _fit(split: Split, history: str, refit: bool, seed: int, given: Setting) -> Recommender:
-    if given["model"] not in BASELINES:
-        given = {**given, "seed": seed}
-    recommender = Recommender(**given, refit=refit and history == "all").fit(split)
-    if recommender.history is not None and recommender.history.signal is not None:
-        raise KeyboardInterrupt
-    return recommender
-
-
-def _write_lists(lab: Lab, data: str, history: str, folder: Path) -> None:
-    """Our lists for every test user, made anew with the first seed, for a second opinion."""
-    (setting,) = _methods(lab.split(data))[OURS]
+def _write_lists(lab: Lab, data: str, history: str, setting: Setting, folder: Path) -> None:
+    """Lists for every test user, made anew with the first seed, for a second opinion."""
     split = _choosing(lab.split(data))
-    recommender = _fit(split, history, True, lab.seeds[0], setting)
+    recommender = fit_recommender(split, lab.seeds[0], setting, refit=history == "all")
     assert split.test is not None
     assert recommender.fitted is not None
     # What the figures mask: all that lies before the test, also where it was not learnt from.
@@ -135,11 +123,8 @@ def _write_lists(lab: Lab, data: str, history: str, folder: Path) -> None:
     write_lists(lists, folder / f"{data}-{history}.tsv")
 
 
-def board(data: str, history: str, lab: Lab, only: Sequence[str] | None = None) -> list[Row]:
-    """The rows of one data set under one protocol; of some methods only, where they are named."""
-    methods = _methods(lab.split(data))
-    if only is not None:
-        methods = {name: choose(methods, name, "method") for name in only}
+def board(data: str, history: str, lab: Lab, methods: Mapping[str, Sequence[Setting]]) -> list[Row]:
+    """The rows of one data set under one protocol."""
     if lab.quick:
         methods = {name: settings[:1] for name, settings in methods.items()}
 
@@ -190,10 +175,16 @@ def leaderboard(
 ) -> Report:
     """All data sets that are there, or those named, likewise methods; our lists go to `lists`."""
     there = [(d, h) for d, h in BOARDS if d in lab.every and (names is None or d in names)]
-    rows = [row for data, history in there for row in board(data, history, lab, methods)]
+    # Once a data set: a recipe looks at the events, for seconds where there are many.
+    settings = {data: _methods(lab.split(data)) for data in dict.fromkeys(d for d, _ in there)}
+    rows: list[Row] = []
+    for data, history in there:
+        own = settings[data]
+        named = own if methods is None else {m: choose(own, m, "method") for m in methods}
+        rows += board(data, history, lab, named)
     if lists is not None:
         for data, history in there:
-            _write_lists(lab, data, history, lists)
+            _write_lists(lab, data, history, settings[data][OURS][0], lists)
     parts = [
         f"Recall@20 / NDCG@20 over all items, seen ones masked; mean ± standard deviation of seeds"
         f" {', '.join(map(str, lab.seeds))}. Settings by {CHOSEN_BY} on validation (first seed);"
@@ -201,8 +192,9 @@ def leaderboard(
         " everything before the test. Seconds include the choice of the epoch and the refit."
     ]
     for data, history in there:
-        own = [row for row in rows if (row["data"], row["learns from"]) == (data, history)]
-        shown = [{k: v for k, v in row.items() if k not in ("data", "learns from")} for row in own]
+        found = [row for row in rows if (row["data"], row["learns from"]) == (data, history)]
+        hidden = ("data", "learns from")
+        shown = [{k: v for k, v in row.items() if k not in hidden} for row in found]
         table = markdown_table(list(shown[0]), [list(map(str, row.values())) for row in shown])
         beat = TO_BEAT.get((data, history))
         goal = [] if beat is None else [f"To beat: {beat[0]}, {beat[1]:.4f} / {beat[2]:.4f}."]

@@ -16,18 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
 from llpauc.experiments.cells import Cell, Result
 from llpauc.experiments.lab import Lab
 from llpauc.experiments.paper import datasets
-from llpauc.experiments.paper.runners import Splits
+from llpauc.experiments.paper.runners import Splits, fit_recommender
 from llpauc.experiments.paper.settings import Setting
 from llpauc.experiments.report import Report, Row, bullet_list, markdown_table, setting_text
 from llpauc.experiments.spread import Spread, short
-from llpauc.models import BASELINES
 from llpauc.plots.noise import clean_against_noise
-from llpauc.recommend import Recommender
 
 PAIRS = ("adressa", "ml-1m")
 VARIANTS = ("clean", "noise")
@@ -72,14 +69,9 @@ def _of_alpha(alpha: float) -> str:
 
 def run_gap(splits: Splits, data: str, *, seed: int, **given: Any) -> Result:
     """Fit a recommender on train; its figures on validation, which choose, and on test."""
-    split = splits(data)
-    if given["model"] not in BASELINES:
-        given["seed"] = seed
-    begun = time.perf_counter()
-    recommender = Recommender(**given).fit(split)
+    split, begun = splits(data), time.perf_counter()
+    recommender = fit_recommender(split, seed, given)
     history = recommender.history
-    if history is not None and history.signal is not None:
-        raise KeyboardInterrupt
     seconds, scorer = time.perf_counter() - begun, recommender.scorer()
     return {
         "valid": evaluate(scorer, split, on="valid", metrics=[CHOSEN_BY]).mean(CHOSEN_BY),
@@ -130,10 +122,7 @@ class Line:
 
 def noise_gap(lab: Lab) -> Report:
     """Every loss, popularity and EASE, clean against noise."""
-    pairs = [p for p in PAIRS if {f"{p}-{variant}" for variant in VARIANTS} <= set(lab.every)]
-    if not pairs:
-        there = "adressa-noise" if "adressa-clean" in lab.every else "adressa-clean"
-        raise InputError(datasets.missing(there, lab.data))
+    pairs = datasets.both_sides(PAIRS, lab.every, lab.data)
     lines = [line for pair in pairs for line in _lines(pair, lab)]
     parts = [_protocol(lab)]
     for pair in pairs:

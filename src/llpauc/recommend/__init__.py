@@ -28,7 +28,15 @@ from llpauc.readers import load as load_file
 from llpauc.recency import before, choose_recency, join
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.plan import MODELS, Plan, check_baseline, plan
-from llpauc.recommend.update import EPOCHS, Arrivals, arrivals, check_ages, go_on, start
+from llpauc.recommend.update import (
+    EPOCHS,
+    Arrivals,
+    arrivals,
+    check_ages,
+    go_on,
+    history_map,
+    start,
+)
 from llpauc.splits import split_random_per_user
 from llpauc.training import Diverged, Epoch, History, check_feasible, fit
 
@@ -207,14 +215,15 @@ class Recommender:
         else:
             plans = plan(params["loss"], own)
             begin = start(fitted, came, name, plans.embedding)
-            made = _fitted_vectors(begin.users, begin.items, begin.by_items, seen)
             if epochs:
                 changed = {"lr": lr, "weight_decay": weight_decay, "seed": seed, "device": device}
                 model, history = go_on(
                     begin, seen, name, plans, {"epochs": epochs, **changed}, on_batch, on_epoch
                 )
-                made = _fitted_embedding(model, seen, seen)
-            self.fitted = made
+                self.fitted = _fitted_embedding(model, seen, seen)
+            else:
+                by_items = history_map(begin, fitted, seen)
+                self.fitted = _fitted_vectors(begin.users, begin.items, by_items, seen, seen)
         self.history = history
         return came
 
@@ -293,7 +302,11 @@ class Recommender:
     @staticmethod
     def load(folder: str | os.PathLike[str]) -> Recommender:
         """Read a run folder; a file that does not match the manifest is refused by name."""
-        artifact = artifacts.load(folder)
+        return Recommender.of_artifact(artifacts.load(folder), folder)
+
+    @staticmethod
+    def of_artifact(artifact: artifacts.Artifact, folder: str | os.PathLike[str]) -> Recommender:
+        """What was read from `folder`, which is named where it does not fit together."""
         params = artifact.meta.get("params")
         if not isinstance(params, dict):
             raise InputError(f"{folder}: meta.json has no params; this is no recommender")
@@ -376,13 +389,9 @@ def _fitted_embedding(model: EmbeddingModel, train: Interactions, seen: Interact
 
 
 def _fitted_vectors(
-    users: Scores,
-    items: Scores,
-    by_items: HistoryMap,
-    seen: Interactions,
-    train: Interactions | None = None,
+    users: Scores, items: Scores, by_items: HistoryMap, seen: Interactions, train: Interactions
 ) -> Fitted:
-    """The vectors as they rank; without `train`, all that was `seen` was trained on."""
-    warm = np.diff((seen if train is None else train).matrix.indptr) > 0
+    """The vectors as they rank, and the mean user's for somebody of whom nothing is known."""
+    warm = np.diff(train.matrix.indptr) > 0
     mean = users[warm].mean(axis=0, dtype=np.float64).astype(np.float32)
     return Fitted.of(seen, FactorScorer(users, items), by_items, items @ mean)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ import numpy.typing as npt
 import torch
 
 from llpauc.errors import InputError
-from llpauc.interactions import IdMap, Interactions, Rows, Split
+from llpauc.interactions import IdMap, Interactions, Rows, Split, pair_codes
 from llpauc.models.embedding import (
     EMBEDDING_MODELS,
     EmbeddingModel,
@@ -57,7 +58,7 @@ class Arrivals:
     new_users: Rows
     new_items: Rows
 
-    @property
+    @cached_property
     def all(self) -> Interactions:
         return self.old.followed_by(self.new)
 
@@ -88,9 +89,7 @@ def arrivals(fitted: Fitted, events: Interactions) -> Arrivals:
 
 
 def _codes(events: Interactions) -> npt.NDArray[np.int64]:
-    """One number for each pair."""
-    codes: npt.NDArray[np.int64] = events.users.astype(np.int64) * events.n_items + events.items
-    return codes
+    return pair_codes(events.users, events.items, events.n_items)
 
 
 def _extended(known: IdMap, more: IdMap) -> IdMap:
@@ -123,12 +122,12 @@ class Start:
 
     Args:
         users, items: vectors as they rank.
-        by_items: for somebody known by their items.
+        history_rows: of itemsum, whose users are made of them; None for the others.
     """
 
     users: Scores
     items: Scores
-    by_items: HistoryMap
+    history_rows: Scores | None = None
 
 
 def start(fitted: Fitted, came: Arrivals, model: str, options: EmbeddingOptions) -> Start:
@@ -156,10 +155,17 @@ def start(fitted: Fitted, came: Arrivals, model: str, options: EmbeddingOptions)
     if model == "itemsum":
         rows = _grown(fitted.by_items.history_rows, len(items))
         rows[came.new_items] = _mean_of_neighbours(takers, have, rows)
-        by_items = HistoryMap(rows, fitted.by_items.base, items, fitted.by_items.length)
-    else:
-        by_items = learn_history_map(have, users, items)
-    return Start(users, items, by_items)
+        return Start(users, items, rows)
+    return Start(users, items)
+
+
+def history_map(begin: Start, fitted: Fitted, seen: Interactions) -> HistoryMap:
+    """For people known by their items, where `begin` is all that is done."""
+    if begin.history_rows is None:
+        return learn_history_map(seen.matrix, begin.users, begin.items)
+    assert isinstance(fitted.by_items, HistoryMap)
+    before = fitted.by_items
+    return HistoryMap(begin.history_rows, before.base, begin.items, before.length)
 
 
 def go_on(
@@ -195,8 +201,8 @@ def resumed(
     model = EMBEDDING_MODELS[name](seen, dataclasses.replace(options, start="random"), 0)
     width = options.dimensions
     users, items = begin.users[:, :width] / np.float32(model.scale), begin.items
-    if name == "itemsum":
-        users = begin.by_items.history_rows
+    if begin.history_rows is not None:
+        users = begin.history_rows
     elif name == "lightgcn":
         users, items = _before_propagation(users, items, seen, options.layers)
     with torch.no_grad():

@@ -158,10 +158,8 @@ def _add_lists(app: FastAPI, serving: Serving) -> None:
         """What a user has, in the ids they came with."""
         served = serving.served
         (row,) = _known(served.fitted.user_ids, [id], "user")
-        histories = served.fitted.histories
-        has = histories.indices[histories.indptr[row] : histories.indptr[row + 1]]
         user = _plain(served.fitted.user_ids, [row])[0]
-        items = _plain(served.fitted.item_ids, has)
+        items = _plain(served.fitted.item_ids, served.items_of(row))
         return JSONResponse({"run": served.run, "user": user, "items": items})
 
 

@@ -52,6 +52,14 @@ class Served:
             "items": len(self.fitted.item_ids),
         }
 
+    def items_of(self, user: int) -> npt.NDArray[Any]:
+        """Item rows that a known user has."""
+        histories = self.fitted.histories
+        mine: npt.NDArray[Any] = histories.indices[
+            histories.indptr[user] : histories.indptr[user + 1]
+        ]
+        return mine
+
 
 @dataclass(frozen=True)
 class Wish:
@@ -170,13 +178,7 @@ def _rank_into(
 
 
 def _has(served: Served, wish: Wish) -> npt.NDArray[Any]:
-    if wish.has is not None:
-        return np.unique(wish.has)
-    histories = served.fitted.histories
-    mine: npt.NDArray[Any] = histories.indices[
-        histories.indptr[wish.user] : histories.indptr[wish.user + 1]
-    ]
-    return mine
+    return served.items_of(wish.user) if wish.has is None else np.unique(wish.has)
 
 
 def _hidden(served: Served, wish: Wish) -> npt.NDArray[Any]:

@@ -19,7 +19,7 @@ from numba import njit, prange
 
 from llpauc.interactions import Interactions, Rows
 from llpauc.models.embedding import EmbeddingModel, graph_weights, history_weights
-from llpauc.optim import FAST_MATH, AdamOptions, RowAdam, aligned
+from llpauc.optim import FAST_MATH, AdamOptions, RowAdam, aligned, room
 from llpauc.training.batches import Pairs
 from llpauc.training.kernels import item_gradients, step_items, through_unit, unit_rows
 
@@ -179,7 +179,7 @@ class ItemSumBackbone(Backbone):
             through_unit(self._sums, self._units, users, self._sums.shape[1], of_users)
         back = self._history[users].T.tocsr()
         rows = np.flatnonzero(np.diff(back.indptr)).astype(np.int32)
-        of_history = aligned((len(rows), of_users.shape[1]))
+        of_history = room((len(rows), of_users.shape[1]))
         of_history[:] = back[rows] @ of_users
         self._users.apply(rows, of_history)
 
@@ -213,6 +213,7 @@ class LightGCNBackbone(Backbone):
         self._out = [aligned(side.rows.shape) for side in (self._users, self._items)]
         self._units = [aligned(t.shape) for t in self._out] if self._cosine else self._out
         self._back = [aligned(t.shape) for t in self._out]
+        self._slopes = [room(t.shape) for t in self._out]
         self._work = [[aligned(t.shape) for t in self._out] for _ in range(2)]
         self._all = [np.arange(len(t), dtype=np.int32) for t in self._out]
         self._share, self._pending, self._stale = share, 0, True
@@ -257,7 +258,7 @@ class LightGCNBackbone(Backbone):
             self._step()
 
     def apply_pairs(self, users: Rows, of_users: Table, items: Rows, of_items: PairSlopes) -> None:
-        gradients = aligned((len(items), self.item_rows.shape[1]))
+        gradients = room((len(items), self.item_rows.shape[1]))
         of, pairs = of_items, of_items.pairs
         item_gradients(of.read, pairs.ends, pairs.row_of, of.slope_of, of.scale, gradients)
         self.apply(users, of_users, items, gradients)
@@ -267,9 +268,9 @@ class LightGCNBackbone(Backbone):
             return
         for table in self._back:
             table /= np.float32(self._pending)
-        slopes = [aligned(t.shape) for t in self._back]
-        self._propagate(self._back, slopes)
-        for side, rows, slope in zip((self._users, self._items), self._all, slopes, strict=True):
+        self._propagate(self._back, self._slopes)
+        sides = (self._users, self._items)
+        for side, rows, slope in zip(sides, self._all, self._slopes, strict=True):
             side.apply(rows, slope)
         for table in self._back:
             table[:] = 0

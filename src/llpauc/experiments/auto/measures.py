@@ -13,7 +13,7 @@ from llpauc.inspection import top_count
 from llpauc.interactions import Split
 
 Floats = npt.NDArray[np.float64]
-_RESAMPLES = 1000
+RESAMPLES = 1000
 _HEAD = 10  # per cent of the items
 
 
@@ -30,7 +30,7 @@ class Interval:
 
 
 def bootstrap(
-    values: Mapping[str, Floats], seed: int, resamples: int = _RESAMPLES
+    values: Mapping[str, Floats], seed: int, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Interval], dict[str, Interval]]:
     """Intervals of each method's mean, and of the first's lead over each other.
 

@@ -232,9 +232,12 @@ def sized_recipes(train: Interactions) -> dict[str, dict[str, Any]]:
 
 def scout(train: Interactions) -> Candidate:
     """The cheapest setting that is worth having; its pace tells what else there is time for."""
-    settings = list(sized_recipes(train).values())[-1] | {"model": "mf"}
-    settings.pop("layers")
+    settings = _without_graph(list(sized_recipes(train).values())[-1])
     return Candidate("MF, small", settings, "the cheapest trained model: it sets the pace")
+
+
+def _without_graph(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != "layers"} | {"model": "mf"}
 
 
 def variants(
@@ -242,11 +245,9 @@ def variants(
 ) -> list[Candidate]:
     """The recipe at one size, and one thing changed at a time."""
     size = f", {name}" if name else ""
-    mf = {key: value for key, value in base.items() if key != "layers"} | {"model": "mf"}
     softmax = {key: value for key, value in base.items() if key not in ("alpha", "beta")}
     found = [
-        Candidate(f"recipe auto{size}", dict(base), "LightGCN with LLPAUC, the recommended start"),
-        Candidate(f"MF{size}", mf, "the recipe without the graph"),
+        Candidate(f"recipe auto{size}", dict(base), "LLPAUC, the recommended start"),
         Candidate(
             f"softmax loss{size}", {**softmax, "loss": "sl", "temperature": 0.2},
             "the recipe with SL instead of LLPAUC",
@@ -255,6 +256,9 @@ def variants(
             f"temperature 0.2{size}", {**base, "temperature": 0.2}, "the recipe, scores spread more"
         ),
     ]  # fmt: skip
+    if base["model"] != "mf":
+        told = "the recipe without the graph"
+        found.insert(1, Candidate(f"MF{size}", _without_graph(base), told))
     if moves is not None and moves.moves and moves.by != "parts":
         aged = moving(train, half_life=moves.half_life)
         aged.pop("refit")

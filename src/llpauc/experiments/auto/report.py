@@ -12,7 +12,7 @@ from llpauc.errors import listing
 from llpauc.experiments.auto.contest import VALID_USERS, Contest
 from llpauc.experiments.auto.document import Bars, Block, Bullets, Code, Heading, Table, Text
 from llpauc.experiments.auto.finish import METRICS, Finish
-from llpauc.experiments.auto.measures import Interval, Measures, weaknesses
+from llpauc.experiments.auto.measures import RESAMPLES, Interval, Measures, weaknesses
 from llpauc.experiments.auto.plan import METRIC, Budget
 from llpauc.experiments.auto.running import Outcome
 
@@ -114,8 +114,8 @@ def _test(measures: Measures, finish: Finish) -> list[Block]:
         Text(
             f"{measures.users:,} test users, {measures.cold:,} of them without history. Every"
             " method learnt from all that lies before the test and ranked all items; what a user"
-            " had already is left out. The intervals come from drawing the users again 1,000 times;"
-            " a lead whose interval stays clear of 0 is hardly chance."
+            " had already is left out. The intervals come from drawing the users again"
+            f" {RESAMPLES:,} times; a lead whose interval stays clear of 0 is hardly chance."
         ),
         Table(header, rows, marked=0),
         Bullets(list(_UNITS.values())),

@@ -37,7 +37,7 @@ What it leaves open, and what we decided:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -193,6 +193,15 @@ def missing(name: str, folder: str | Path) -> str:
     ready = available(folder)
     now = f"ready now: {listing(ready)}" if ready else "no other data set lies there either"
     return f"{name}: {below} needs {files} (plain or .gz); get it from {source.get_it}; {now}"
+
+
+def both_sides(families: Sequence[str], there: Collection[str], folder: str | Path) -> list[str]:
+    """The families of whose sets both the clean and the noisy one are `there`; one must be."""
+    found = [f for f in families if {f"{f}-clean", f"{f}-noise"} <= set(there)]
+    if not found:
+        side = "noise" if f"{families[0]}-clean" in there else "clean"
+        raise InputError(missing(f"{families[0]}-{side}", folder))
+    return found
 
 
 def facts(split: Split) -> DatasetFacts:

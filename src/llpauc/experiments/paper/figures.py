@@ -18,6 +18,7 @@ from llpauc.experiments.spread import Spread, short
 from llpauc.metrics import llpauc_score
 from llpauc.plots import paper as pictures
 
+FAMILIES = ("adressa", "ml-100k", "yelp", "amazon-book")
 CURVES = ("llpauc", "bpr", "bce", "sce")
 CUTS = ("recall@20", "recall@50", "recall@100")
 
@@ -124,7 +125,7 @@ def hyper(lab: Lab) -> Report:
 
 def robustness(lab: Lab) -> Report:
     """Recall@20 over alpha at a fixed beta, clean against noise."""
-    families = _families(lab)
+    families = datasets.both_sides(FAMILIES, lab.available, lab.data)
     alphas = (0.3, 0.7, 1.0) if lab.quick else (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     panels: dict[str, dict[str, tuple[Sequence[float], Sequence[Spread]]]] = {}
     rows: list[Row] = []
@@ -207,7 +208,7 @@ def convergence(lab: Lab) -> Report:
 
 def noise_loss(lab: Lab) -> Report:
     """The mean BPR loss of noisy and of clean training events while BPR trains."""
-    families = _families(lab)
+    families = datasets.both_sides(FAMILIES, lab.available, lab.data)
     options = {k: PAPER[k] for k in ("dimensions", "lr", "batch_size", "negatives", "sampler")}
     epochs = 3 if lab.quick else 20
     cells = {
@@ -286,19 +287,6 @@ def roc(lab: Lab) -> Report:
     figure = pictures.roc(fpr, tpr, alpha, beta, areas, f"User {found['user']} of {data}")
     return Report("figure-roc", "A user's ROC curve", [said], rows, figure,
                   "ROC curve with the lower left region shaded")  # fmt: skip
-
-
-def _families(lab: Lab) -> list[str]:
-    """Those of which both the clean and the noisy set are there."""
-    found = [
-        family
-        for family in ("adressa", "ml-100k", "yelp", "amazon-book")
-        if {f"{family}-clean", f"{family}-noise"} <= set(lab.available)
-    ]
-    if not found:
-        there = "adressa-noise" if "adressa-clean" in lab.available else "adressa-clean"
-        raise InputError(datasets.missing(there, lab.data))
-    return found
 
 
 def _sets(lab: Lab, family: str, variants: Sequence[str]) -> list[str]:

@@ -13,12 +13,13 @@ import numpy.typing as npt
 from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
 from llpauc.experiments.cells import Result
-from llpauc.interactions import Interactions, Rows, Split
+from llpauc.interactions import Interactions, Rows, Split, pair_codes
 from llpauc.losses import Loss
 from llpauc.models import BASELINES
 from llpauc.models.embedding import EMBEDDING_MODELS, ColdUsers, EmbeddingModel
 from llpauc.models.scorer import Scorer
 from llpauc.ranking import rank
+from llpauc.recommend import Recommender
 from llpauc.recommend.plan import Plan, plan
 from llpauc.sampling import make_sampler
 from llpauc.training import Epoch, History, fit
@@ -184,14 +185,9 @@ def _noisy_events(train: Interactions, clean: Split) -> npt.NDArray[np.bool_]:
     parts = [part for part in (clean.train, clean.valid) if part is not None]
     users = clean.user_ids.rows(train.user_ids.outside(train.users))
     items = clean.item_ids.rows(train.item_ids.outside(train.items))
-    known = np.concatenate([_codes(part.users, part.items, clean.n_items) for part in parts])
-    there = np.isin(_codes(users, items, clean.n_items), known)
+    known = np.concatenate([pair_codes(part.users, part.items, clean.n_items) for part in parts])
+    there = np.isin(pair_codes(users, items, clean.n_items), known)
     return ~(there & (users >= 0) & (items >= 0))
-
-
-def _codes(users: npt.NDArray[Any], items: npt.NDArray[Any], n_items: int) -> npt.NDArray[np.int64]:
-    codes: npt.NDArray[np.int64] = users.astype(np.int64) * n_items + items
-    return codes
 
 
 def _bpr_of_each(
@@ -206,6 +202,17 @@ def _bpr_of_each(
         others = np.einsum("bd,bnd->bn", p[users[rows]], q[negatives[rows]])
         each[rows] = np.logaddexp(0, others - own[rows, None]).mean(1)
     return each
+
+
+def fit_recommender(
+    split: Split, seed: int, given: Mapping[str, Any], refit: bool = False
+) -> Recommender:
+    """A fitted recommender; the seed is for those that are trained. An interrupted one is none."""
+    seeded: Mapping[str, Any] = {} if given["model"] in BASELINES else {"seed": seed}
+    recommender = Recommender(**given, **seeded, refit=refit).fit(split)
+    if recommender.history is not None and recommender.history.signal is not None:
+        raise KeyboardInterrupt
+    return recommender
 
 
 def train_once(split: Split, model: str, loss: str, given: Mapping[str, Any]) -> EmbeddingModel:
