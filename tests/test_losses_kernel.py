@@ -228,7 +228,7 @@ def test_row_losses_in_value_and_gradient(name, seed, batch, n, spread, masked) 
         mask = torch.rand(batch, n, generator=torch.Generator().manual_seed(seed)) < 0.6
         mask[0, 0] = True
     loss = make_loss(name)
-    assert loss.row_kernel() is not None
+    assert loss.kernel() is not None
     value, d_pos, d_neg = loss.value_and_slopes(pos, neg, mask)
     expected, grads = row_loss_by_autograd(name, pos, neg, mask)
     assert_allclose(value, expected, rtol=2e-6, atol=2e-6)
@@ -259,7 +259,7 @@ def test_row_losses_name_broken_scores_that_count_and_no_others(name) -> None:
 @pytest.mark.parametrize("name", list(ROW_LOSSES))
 def test_row_losses_to_the_same_bits_on_any_number_of_threads(name) -> None:
     pos, neg = draw(9, 64, 1500)
-    assert neg.numel() >= rowwise._WORTH_THREADS
+    assert neg.numel() >= rowwise.WORTH_THREADS
     before = numba.get_num_threads()
     found = []
     try:

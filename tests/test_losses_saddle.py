@@ -146,7 +146,7 @@ def value_and_gradient(loss: LLPAUCLoss, dtype: torch.dtype) -> tuple[float, lis
     return value.item(), list(torch.autograd.grad(value, [pos, neg]))
 
 
-@pytest.mark.parametrize("solver", ["sgda", "exact"])
+@pytest.mark.parametrize("solver", ["sgda", "exact", "rows"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_special_cases_are_one_and_the_same_number(solver: str, dtype: torch.dtype) -> None:
     for one, other in (
@@ -274,7 +274,7 @@ def test_other_bad_parameters_are_named() -> None:
         LLPAUCLoss(0.5, 0.5, sharpness=0)
     with pytest.raises(InputError, match=r"gap_penalty must be at least 0, got -1"):
         LLPAUCLoss(0.5, 0.5, gap_penalty=-1)
-    with pytest.raises(InputError, match="unknown solver 'newton'; choose one of: sgda, exact"):
+    with pytest.raises(InputError, match="'newton'; choose one of: sgda, exact, rows"):
         LLPAUCLoss(0.5, 0.5, solver="newton")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="diagnose"):
         _ = LLPAUCLoss(0.5, 0.5, solver="exact").variables

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from llpauc.errors import InputError, listing
-from llpauc.losses.rowwise import RowKernel, row_value_and_slopes
+from llpauc.losses.rowwise import Kernel
 
 Score = Literal["dot", "cosine"]
 
@@ -138,11 +138,11 @@ class Loss(nn.Module, ABC):
     ) -> tuple[float, Tensor, Tensor]:
         """The loss and its gradients with respect to the scores, for an engine that goes on by
         itself; those of the loss's own variables are left in their `grad`."""
-        kernel = self.row_kernel()
+        kernel = self.kernel()
         if kernel is not None and _is_plain(pos_scores) and _is_plain(neg_scores):
             check_shapes(pos_scores, neg_scores, neg_mask)
             keep = None if neg_mask is None else neg_mask.contiguous().numpy()
-            found = row_value_and_slopes(kernel, pos_scores.numpy(), neg_scores.numpy(), keep)
+            found = kernel(pos_scores.numpy(), neg_scores.numpy(), keep)
             if found.pos_broken or found.neg_broken:
                 refuse_broken(found.pos_broken, found.neg_broken)
             return found.value, torch.from_numpy(found.d_pos), torch.from_numpy(found.d_neg)
@@ -154,8 +154,8 @@ class Loss(nn.Module, ABC):
         assert neg.grad is not None
         return value.item(), pos.grad, neg.grad
 
-    def row_kernel(self) -> RowKernel | None:
-        """The kernel that computes the same without autograd, where there is one."""
+    def kernel(self) -> Kernel | None:
+        """What computes value and slopes without autograd, where there is such a thing."""
         return None
 
     def ascent_parameters(self) -> list[nn.Parameter]:

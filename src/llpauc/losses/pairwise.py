@@ -96,7 +96,7 @@ class BPRLoss(Loss):
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         return bpr_loss(pos, neg, mask)
 
-    def row_kernel(self) -> RowKernel:
+    def kernel(self) -> RowKernel:
         return RowKernel("bpr")
 
 

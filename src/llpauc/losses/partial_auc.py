@@ -21,6 +21,7 @@ the selected pairs of (1 - f_i + f_j)^2, minus 1. At alpha = 1 (beta = 1) nothin
 that side: the term is the plain mean of l+ (l-). That is the limit of max(0, .), whereas softplus
 with s+ in [-1, 4] would keep a bias, and OPAUC would not be LLPAUC(1, beta). The five variables are
 shared by all users and estimated over the batch, as in the paper's code; its theory is per user.
+`llpauc.losses.own_rows` selects by row instead.
 
 Reference: Shi et al., Lower-left partial AUC, WWW 2024, Eq. 14 and Algorithm 1; for OPAUC Shao et
 al., Asymptotically unbiased instance-wise regularized partial AUC optimization, NeurIPS 2022.
@@ -56,14 +57,17 @@ from llpauc.losses.interface import (
     check_shapes,
     leave_out,
 )
+from llpauc.losses.own_rows import OwnRowsKernel, hard_row_llpauc, row_objective
+from llpauc.losses.rowwise import Kernel
 from llpauc.metrics.partial_auc import selected_count
 
-Solver = Literal["sgda", "exact"]
+Solver = Literal["sgda", "exact", "rows"]
 
 START = Variables(pos_center=1.0, neg_center=0.0, gap=0.0, pos_threshold=0.5, neg_threshold=0.5)
 _SOLVERS: Mapping[str, str] = {
     "sgda": "five learnt variables: gradient descent and ascent",
     "exact": "thresholds by top-k selection on the batch, the rest in closed form",
+    "rows": "each row's own threshold among its negatives, soft, solved on the batch",
 }
 
 
@@ -170,13 +174,15 @@ class LLPAUCLoss(Loss):
     a constant bias of the soft selection; `diagnose` says what it stands for. Two of its variables
     must be maximised, and all of them projected after the step: `minimax_optimizer` sees to both.
     With `solver="exact"` the saddle is solved on each batch, and there is nothing to learn.
+    With `solver="rows"` each row has its own threshold among its negatives, as the metric has: see
+    `llpauc.losses.own_rows`. It wants many negatives a row, and a higher sharpness (20 or so).
 
     Args:
         alpha: share of positives, in (0, 1].
         beta: share of negatives, in (0, 1].
         sharpness: kappa, above 0: how close softplus is to max(0, .); unused by "exact".
-        gap_penalty: w, at least 0.
-        solver: "sgda" or "exact".
+        gap_penalty: w, at least 0; unused by "rows".
+        solver: "sgda", "exact" or "rows".
 
     Shapes: pos_scores (B,), neg_scores and neg_mask (B, N); a scalar comes back. Scores in float32
     on a CPU go through a one-pass kernel, which has first derivatives only; anything else through
@@ -227,9 +233,11 @@ class LLPAUCLoss(Loss):
 
     @property
     def variables(self) -> Variables[Tensor]:
-        """The five parameters; an error for `solver="exact"`, which has none."""
-        if self.solver == "exact":
-            raise InputError("solver='exact' solves its variables on each batch; see diagnose()")
+        """The five parameters; an error for the other solvers, which have none."""
+        if self.solver != "sgda":
+            raise InputError(
+                f"solver={self.solver!r} solves its variables on each batch; see diagnose()"
+            )
         own = cast("dict[str, nn.Parameter]", self._parameters)  # the hot path: no lookup by name
         return Variables(*own.values())
 
@@ -243,12 +251,12 @@ class LLPAUCLoss(Loss):
         return self._named("gap", "pos_threshold", "neg_threshold")
 
     def _named(self, *names: str) -> list[nn.Parameter]:
-        return [] if self.solver == "exact" else [getattr(self, name) for name in names]
+        return [] if self.solver != "sgda" else [getattr(self, name) for name in names]
 
     def project_(self) -> None:
         """Clip the variables to their domains, as line 9 of Algorithm 1: after the step, never in
         the forward pass, where it would kill the gradient of one that has left its domain."""
-        if self.solver == "exact":
+        if self.solver != "sgda":
             return
         variables = self.variables
         numbers = Variables(*(variable.item() for variable in variables))
@@ -268,7 +276,7 @@ class LLPAUCLoss(Loss):
         *,
         context: Context | None = None,
     ) -> Tensor:
-        if self.solver == "exact":
+        if self.solver != "sgda":
             return super().forward(pos_scores, neg_scores, neg_mask, context=context)
         check_shapes(pos_scores, neg_scores, neg_mask)
         pos, neg = as_computed(pos_scores, neg_scores)
@@ -285,7 +293,9 @@ class LLPAUCLoss(Loss):
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         if self.solver == "sgda":
             return llpauc_objective(pos, neg, self.variables, self.settings, mask)
-        alpha, beta, _, gap_penalty = self.settings
+        alpha, beta, sharpness, gap_penalty = self.settings
+        if self.solver == "rows":
+            return row_objective(pos, neg, alpha, beta, sharpness, mask)
         return exact_saddle(pos, neg, mask, alpha=alpha, beta=beta, gap_penalty=gap_penalty).value
 
     def value_and_grads(
@@ -303,7 +313,7 @@ class LLPAUCLoss(Loss):
         *,
         context: Context | None = None,
     ) -> tuple[float, Tensor, Tensor]:
-        if self.solver == "exact":
+        if self.solver != "sgda":
             return super().value_and_slopes(pos_scores, neg_scores, neg_mask, context=context)
         result = self.value_and_grads(pos_scores, neg_scores, neg_mask)
         for variable, slope in zip(self.variables, result.d_variables, strict=True):
@@ -313,6 +323,12 @@ class LLPAUCLoss(Loss):
         d_pos, d_neg = result.d_pos.to(pos_scores.dtype), result.d_neg.to(neg_scores.dtype)
         return result.value, d_pos, d_neg
 
+    def kernel(self) -> Kernel | None:
+        alpha, beta, sharpness, _ = self.settings
+        if self.solver != "rows" or math.isinf(sharpness):
+            return None
+        return OwnRowsKernel(alpha, beta, sharpness)
+
     def figures(self, batch: Prepared) -> dict[str, float]:
         """The hard LLPAUC of the batch, the shares it selects, its saddle value, the variables.
 
@@ -321,6 +337,9 @@ class LLPAUCLoss(Loss):
         """
         alpha, beta, sharpness, gap_penalty = self.settings
         pos, neg, mask, _ = batch
+        if self.solver == "rows":
+            hard = hard_row_llpauc(pos, neg, mask, alpha, beta)
+            return {**super().figures(batch), "hard_row_llpauc": hard}
         saddle = exact_saddle(pos, neg, mask, alpha=alpha, beta=beta, gap_penalty=gap_penalty)
         normalised, raw = hard_llpauc(pos, neg, mask, alpha=alpha, beta=beta)
         negatives = counted(neg, mask)

@@ -119,7 +119,7 @@ class BCELoss(Loss):
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         return bce_loss(pos, neg, mask)
 
-    def row_kernel(self) -> RowKernel:
+    def kernel(self) -> RowKernel:
         return RowKernel("bce")
 
 

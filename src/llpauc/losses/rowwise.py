@@ -11,6 +11,8 @@ number of threads.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -18,25 +20,8 @@ from numba import njit, prange
 
 from llpauc.losses.kernels import FAST, LARGEST, ONE, ZERO, Floats, Keep, exp_below_0, log1p_to_1
 
-_WORTH_THREADS = 65_536  # entries
+WORTH_THREADS = 65_536  # entries
 _BLOCK = 1024  # float32 sums run over this many entries before they go into a float64
-
-
-class RowKernel(NamedTuple):
-    """Which loss, and its setting.
-
-    Args:
-        kind: the softmax ones are log sum_j exp(s_j / tau) - s_i / tau.
-        temperature: tau.
-        with_positive: whether the positive is in the sum.
-    """
-
-    kind: Literal["bpr", "bce", "softmax"]
-    temperature: float = 1.0
-    with_positive: bool = False
-
-
-_KINDS = {"bpr": 0, "bce": 1, "softmax": 2}
 
 
 class RowResult(NamedTuple):
@@ -49,26 +34,38 @@ class RowResult(NamedTuple):
     neg_broken: int
 
 
-def row_value_and_slopes(
-    kernel: RowKernel, pos: Floats, neg: Floats, keep: Keep | None
-) -> RowResult:
-    """The loss of a batch.
+Kernel = Callable[[Floats, Floats, Keep | None], RowResult]
+"""(B,) and (B, N) contiguous scores, and bool (B, N), True where a pair counts, or None for all. A
+row without a pair contributes nothing."""
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """Which loss, and its setting; called, the loss of a batch.
 
     Args:
-        kernel: which one.
-        pos, neg: (B,) and (B, N) scores, contiguous.
-        keep: bool (B, N), True where a pair counts, or None for all. A row without a pair
-            contributes nothing.
+        kind: the softmax ones are log sum_j exp(s_j / tau) - s_i / tau.
+        temperature: tau.
+        with_positive: whether the positive is in the sum.
     """
-    d_pos, d_neg = np.empty(pos.shape, np.float32), np.empty(neg.shape, np.float32)
-    rows = len(pos) if keep is None else int(keep.any(axis=1).sum())
-    values = np.empty((len(pos), 3))
-    run = _serial if neg.size < _WORTH_THREADS else _parallel
-    value, pos_broken, neg_broken = run(
-        _KINDS[kernel.kind], kernel.temperature, kernel.with_positive,
-        pos, neg, keep, 1.0 / max(rows, 1), d_pos, d_neg, values,
-    )  # fmt: skip
-    return RowResult(value, d_pos, d_neg, int(pos_broken), int(neg_broken))
+
+    kind: Literal["bpr", "bce", "softmax"]
+    temperature: float = 1.0
+    with_positive: bool = False
+
+    def __call__(self, pos: Floats, neg: Floats, keep: Keep | None) -> RowResult:
+        d_pos, d_neg = np.empty(pos.shape, np.float32), np.empty(neg.shape, np.float32)
+        rows = len(pos) if keep is None else int(keep.any(axis=1).sum())
+        values = np.empty((len(pos), 3))
+        run = _serial if neg.size < WORTH_THREADS else _parallel
+        value, pos_broken, neg_broken = run(
+            _KINDS[self.kind], self.temperature, self.with_positive,
+            pos, neg, keep, 1.0 / max(rows, 1), d_pos, d_neg, values,
+        )  # fmt: skip
+        return RowResult(value, d_pos, d_neg, int(pos_broken), int(neg_broken))
+
+
+_KINDS = {"bpr": 0, "bce": 1, "softmax": 2}
 
 
 @njit(nogil=True, cache=True)

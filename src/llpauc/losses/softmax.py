@@ -205,7 +205,7 @@ class SCELoss(Loss):
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         return sce_loss(pos, neg, mask)
 
-    def row_kernel(self) -> RowKernel:
+    def kernel(self) -> RowKernel:
         return RowKernel("softmax", with_positive=True)
 
 
@@ -226,7 +226,7 @@ class SLLoss(Loss):
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         return sl_loss(pos, neg, mask, temperature=self.temperature)
 
-    def row_kernel(self) -> RowKernel:
+    def kernel(self) -> RowKernel:
         return RowKernel("softmax", self.temperature)
 
 
