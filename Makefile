@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint unit bench clean
+.PHONY: demo test lint unit faults bench clean
 .DEFAULT_GOAL := demo
 
 # --- installing ---------------------------------------------------------------------------------
@@ -40,6 +40,9 @@ lint: $(VENV)/.installed-test
 unit: $(VENV)/.installed-test
 	@# Two test processes share two cores: threads that spin while they wait would starve each other.
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist loadfile
+
+faults: $(VENV)/.installed-test  ## kill, damage and hostile requests, at length (some 20 minutes)
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/faults -s
 
 bench: $(VENV)/.installed-bench  ## every benchmark beside its rival, into benchmarks/results.json
 	$(BIN)/python -m benchmarks

@@ -10,9 +10,12 @@ import resource
 import shutil
 import stat
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +26,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from llpauc import artifacts
-from llpauc.artifacts import Artifact
+from llpauc import artifacts, cli
+from llpauc.artifacts import Artifact, placing
 from llpauc.errors import InputError
 from llpauc.interactions import IdMap
 from llpauc.recommend import Recommender
@@ -45,6 +48,7 @@ RUNS = {
 FILES = ("tensors.safetensors", "users.parquet", "items.parquet", "meta.json", "metrics.jsonl")
 ALL_FILES = (*FILES, "manifest.json")
 SHARES = (0.0, 0.01, 0.5, 0.99)
+KEPT = sorted((Path(__file__).parent / "artifacts").glob("format-*"))
 
 
 def an_artifact(seed: int = 0) -> Artifact:
@@ -78,9 +82,11 @@ def same(one: Artifact, other: Artifact) -> bool:
 
 
 def refusal(folder: Path, load=artifacts.load) -> str:
-    """The message with which loading is refused: one line."""
+    """The message with which loading is refused: one line, at once."""
+    begun = time.perf_counter()
     with pytest.raises(InputError) as caught:
         load(folder)
+    assert time.perf_counter() - begun < 1
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -89,8 +95,12 @@ def manifest_of(folder: Path) -> dict:
     return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
-def put_manifest(folder: Path, manifest: object) -> None:
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+def put_manifest(folder: Path, manifest: dict) -> None:
+    """With the checksum that belongs to it."""
+    said = {key: value for key, value in manifest.items() if key != "sha256"}
+    seal = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    text = json.dumps({**said, "sha256": seal})
+    (folder / "manifest.json").write_text(text, encoding="utf-8")
 
 
 def forge(folder: Path, **new: bytes) -> None:
@@ -113,9 +123,20 @@ def flip(path: Path, byte: int, bit: int) -> None:
         file.write(bytes([value ^ 1 << bit]))
 
 
+FSYNC = os.fsync
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_waiting_for_the_disk():
+    """Whether and when it is asked to flush is tested; that it does is the disk's own matter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """Runs to take copies of: a save waits for the disk, a copy does not."""
+    """Runs to take copies of."""
     folder = tmp_path_factory.mktemp("saved")
     artifacts.save(an_artifact(), folder / "plain")
     for model in ("mf", "ease", "itemknn"):
@@ -264,17 +285,16 @@ def test_two_hundred_bit_flips_are_two_hundred_refusals(saved, tmp_path):
         name, byte = places[place]
         flip(run / name, byte, int(bit))
         said = refusal(run, Recommender.load)
-        detected += name in said or name == "manifest.json"
+        detected += name in said
         hit.add(name)
         flip(run / name, byte, int(bit))
     assert detected == 200
-    assert {"tensors.safetensors", "users.parquet", "manifest.json"} <= hit
+    assert {"tensors.safetensors", "users.parquet", "manifest.json", "config.toml"} <= hit
     assert content(run) == whole
     Recommender.load(run)
 
 
-def test_every_single_bit_of_the_manifest_counts(run):
-    """The manifest has no checksum of its own: each of its bits must matter by itself."""
+def test_every_single_bit_of_the_manifest_counts_and_the_manifest_is_named(run):
     path = run / "manifest.json"
     unnoticed = []
     for place in range(8 * path.stat().st_size):
@@ -282,11 +302,24 @@ def test_every_single_bit_of_the_manifest_counts(run):
         try:
             artifacts.load(run)
             unnoticed.append(place)
-        except InputError:
-            pass
+        except InputError as error:
+            if "manifest.json" not in str(error):
+                unnoticed.append(place)
         flip(path, *divmod(place, 8))
     assert not unnoticed
     assert same(artifacts.load(run), an_artifact())
+
+
+def test_bits_of_a_manifest_without_a_checksum_count_too(tmp_path):
+    """That of format 1: each of its bits must matter by itself."""
+    kept = next(folder for folder in KEPT if folder.name.startswith("format-1-"))
+    run = Path(shutil.copytree(kept / "run", tmp_path / "run"))
+    path = run / "manifest.json"
+    for place in range(0, 8 * path.stat().st_size, 7):
+        flip(path, *divmod(place, 8))
+        refusal(run)
+        flip(path, *divmod(place, 8))
+    artifacts.load(run)
 
 
 @pytest.mark.parametrize("name", ALL_FILES)
@@ -300,13 +333,75 @@ def test_a_file_of_another_run_is_refused(name, run, tmp_path):
     other = artifacts.save(an_artifact(1), tmp_path / "other")
     (run / name).write_bytes((other / name).read_bytes())
     said = refusal(run)
-    assert name in said or name == "manifest.json"
-    assert "damaged" in said
+    assert name in said or name == "manifest.json"  # which is sound, and the others do not match
+    assert "the file is damaged" in said
 
 
-def test_a_file_that_is_not_in_the_manifest_is_not_looked_at(run):
-    (run / "notes.txt").write_text("mine", encoding="utf-8")
+def test_two_files_that_have_changed_places_are_refused(run):
+    os.rename(run / "users.parquet", run / "kept")
+    os.rename(run / "items.parquet", run / "users.parquet")
+    os.rename(run / "kept", run / "items.parquet")
+    assert ".parquet" in refusal(run)
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+@pytest.mark.parametrize("name", ["notes.txt", "tensors.safetensors.bak", "a\nb", "\udcff"])
+def test_a_file_that_is_not_in_the_manifest_is_named(name, make, run):
+    make(run / name)
+    assert f"holds {name!r}, which is not in the manifest" in refusal(run)
+    with pytest.raises(InputError, match="would be lost; move it away or choose another folder"):
+        artifacts.save(an_artifact(1), run)
+    assert name in os.listdir(run)
+
+
+def test_what_the_system_leaves_there_is_let_be(run):
+    (run / ".DS_Store").write_bytes(b"x")
     assert same(artifacts.load(run), an_artifact())
+    with pytest.raises(InputError, match=r"holds \.DS_Store, which the run there does not list"):
+        artifacts.save(an_artifact(1), run)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_glance_finds_what_is_missing_short_or_too_much(name, run):
+    seen = artifacts.glance(run)
+    assert (seen.meta, seen.extra) == (an_artifact().meta, an_artifact().extra)
+    assert seen.size == sum((run / file).stat().st_size for file in FILES)
+    data = (run / name).read_bytes()
+    (run / name).write_bytes(data[:-1])
+    assert name in refusal(run, artifacts.glance)
+    (run / name).unlink()
+    assert name in refusal(run, artifacts.glance)
+    (run / name).write_bytes(data)
+    flip(run / name, len(data) // 2, 3)
+    assert name in refusal(run, lambda folder: artifacts.glance(folder, verify=True))
+    if name.endswith((".safetensors", ".parquet")):  # not read, which is what makes it quick
+        artifacts.glance(run)
+
+
+# --- formats -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
+def test_a_kept_artefact_loads_and_recommends_what_it_did(folder):
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+    recommender = Recommender.load(folder / "run")
+    items, scores = recommender.recommend(expected["users"], k=len(expected["items"][0]))
+    assert items.tolist() == expected["items"]
+    np.testing.assert_allclose(scores, expected["scores"], rtol=1e-5, atol=1e-5)
+    has = expected["fold_in"]
+    items, scores = recommender.fold_in(has["has"], k=len(has["items"]))
+    assert items.tolist() == has["items"]
+    np.testing.assert_allclose(scores, has["scores"], rtol=1e-5, atol=1e-5)
+
+
+def test_artefacts_of_every_format_are_kept():
+    models = {folder.name: json.loads((folder / "run" / "manifest.json").read_text())["format"]
+              for folder in KEPT}  # fmt: skip
+    assert models == {
+        f"format-{format}-{model}": format
+        for format in range(1, artifacts.FORMAT + 1)
+        for model in ("mf", "lightgcn", "ease")
+    }
 
 
 def test_what_is_no_run(tmp_path):
@@ -382,9 +477,7 @@ HOSTILE_TENSORS = {
 @pytest.mark.parametrize("name", HOSTILE_TENSORS)
 def test_hostile_tensors_are_refused_at_once(name, run):
     forge(run, **{"tensors.safetensors": HOSTILE_TENSORS[name]})
-    begun = time.perf_counter()
     assert "tensors.safetensors" in refusal(run)
-    assert time.perf_counter() - begun < 1
 
 
 def parquet(table: pa.Table) -> bytes:
@@ -471,9 +564,17 @@ def test_a_link_to_a_run_is_a_run(run, tmp_path):
         (b"3", "is not the manifest of a run"),
         (b"{}", "is not the manifest of a run"),
         (b'{"kind": "other", "format": 1, "files": {}}', "is not the manifest of a run"),
-        (b'{"kind": "llpauc run"}', "has format None, this version reads 1"),
-        (b'{"kind": "llpauc run", "format": 2, "files": {}}', "has format 2, this version reads 1"),
+        (b'{"kind": "llpauc run"}', "has format None, this version reads 1, 2"),
+        (b'{"kind": "llpauc run", "format": 3, "files": {}}',
+         "has format 3, this version reads 1, 2; a newer llpauc wrote it, and reads it"),
         (b'{"kind": "llpauc run", "format": "1", "files": {}}', "has format '1'"),
+        (b'{"kind": "llpauc run", "format": true, "files": {}}', "has format True"),
+        (b'{"kind": "llpauc run", "format": [' + b"9," * 9999 + b"9]}", "has format [9, 9, "),
+        (b'{"kind": "llpauc run", "format": 2, "files": {}}', "does not match its own SHA-256"),
+        (b'{"kind": "llpauc run", "format": 2, "files": {}, "sha256": null}', "its own SHA-256"),
+        (b'{"kind": "llpauc run", "format": 1, "files": {}, "sha256": "x"}', "its own SHA-256"),
+        (b'{"kind": "llpauc run", "format": 2, "sha256": "", "files": {"a": '
+         + b'{"a":' * 900 + b"1" + b"}" * 901 + b"}", "its own SHA-256"),
         (b'{"kind": "llpauc run", "format": 1}', "lists no files"),
         (b'{"kind": "llpauc run", "format": 1, "files": ["meta.json"]}', "lists no files"),
         (b'{"kind": "llpauc run", "format": 1, "files": {"meta.json": 3}}', "lists no files"),
@@ -643,40 +744,53 @@ def nth(function, n, error):
 # Every system call or library on the way, at its first, second, ... call. The last fsync is that of
 # the folder around the run, when the new one is in place already.
 TROUBLE = [
-    ("llpauc.artifacts.Path.mkdir", 2),
-    ("llpauc.artifacts.save_file", 1),
-    ("llpauc.artifacts.pq.write_table", 1),
-    ("llpauc.artifacts.pq.write_table", 2),
-    *[("llpauc.artifacts.Path.write_text", n) for n in (1, 2, 3)],
-    ("llpauc.artifacts._digest", 3),
-    *[("llpauc.artifacts.os.fsync", n) for n in range(1, 9)],
-    ("llpauc.artifacts.os.rename", 1),
-    ("llpauc.artifacts.os.rename", 2),
+    ("artifacts.Path.mkdir", 2),
+    ("artifacts.save_file", 1),
+    ("artifacts.pq.write_table", 1),
+    ("artifacts.pq.write_table", 2),
+    *[("artifacts.Path.write_text", n) for n in (1, 2, 3)],
+    ("artifacts._digest", 3),
+    *[("artifacts.os.fsync", n) for n in range(1, 9)],
 ]
+IN_PLACE = {
+    "new": [("artifacts.os.rename", 1)],
+    "exchanged": [("placing._exchange", 1)],
+    "renamed": [("artifacts.os.rename", 1), ("artifacts.os.rename", 2)],
+}
+
+
+@pytest.fixture
+def without_exchange(monkeypatch):
+    """A system that cannot let two folders change places."""
+    monkeypatch.setattr(placing, "_exchange", lambda one, other: False)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()],
                          ids=["full disk", "ctrl-c"])  # fmt: skip
 @pytest.mark.parametrize(
-    ("place", "n", "replacing"),
-    [
-        *[(place, n, True) for place, n in TROUBLE],
-        *[(place, n, False) for place, n in TROUBLE if (place, n) != TROUBLE[-1]],  # one rename
-    ],
+    ("place", "n", "way"),
+    [(place, n, way) for way, own in IN_PLACE.items() for place, n in (*TROUBLE, *own)],
 )
 def test_trouble_anywhere_leaves_the_old_run_or_nothing(
-    place, n, replacing, error, saved, tmp_path, monkeypatch
+    place, n, way, error, saved, tmp_path, monkeypatch
 ):
     target = tmp_path / "run"
-    if replacing:
+    if way != "new":
         shutil.copytree(saved / "plain", target)
+    if way == "renamed":
+        monkeypatch.setattr(placing, "_exchange", lambda one, other: False)
     before = content(tmp_path)
     module, _, name = place.rpartition(".")
-    owner = {"Path": Path, "pq": pq, "os": os, "artifacts": artifacts}[module.rpartition(".")[2]]
+    owner = {"Path": Path, "pq": pq, "os": os, "artifacts": artifacts, "placing": placing}[
+        module.rpartition(".")[2]
+    ]
     monkeypatch.setattr(owner, name, nth(getattr(owner, name), n, error))
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error)) as caught:
         artifacts.save(an_artifact(1), target)
     monkeypatch.undo()
+    if isinstance(error, OSError):  # a full disk's own error has no name, and the command line none
+        assert caught.value.filename == str(target)
+        assert "No space left on device: " in caught.value.strerror
     if name == "fsync" and n == 8:
         assert same(artifacts.load(target), an_artifact(1))
     else:
@@ -684,7 +798,8 @@ def test_trouble_anywhere_leaves_the_old_run_or_nothing(
     assert os.listdir(tmp_path) == (["run"] if target.exists() else [])
 
 
-def test_the_trouble_above_is_all_there_is(tmp_path, monkeypatch):
+@pytest.mark.parametrize("way", IN_PLACE)
+def test_the_trouble_above_is_all_there_is(way, tmp_path, monkeypatch):
     """As many calls as TROUBLE fails one by one: a new call wants a line there."""
     counts: dict[str, int] = {}
 
@@ -697,13 +812,20 @@ def test_the_trouble_above_is_all_there_is(tmp_path, monkeypatch):
 
         monkeypatch.setattr(owner, name, wrapped)
 
-    artifacts.save(an_artifact(0), tmp_path / "run")
-    for owner, name in ((os, "fsync"), (os, "rename"), (Path, "write_text"), (pq, "write_table")):
+    if way != "new":
+        artifacts.save(an_artifact(0), tmp_path / "run")
+    if way == "renamed":
+        monkeypatch.setattr(placing, "_exchange", lambda one, other: False)
+    for owner, name in ((os, "fsync"), (os, "rename"), (Path, "write_text"), (pq, "write_table"),
+                        (placing, "_exchange")):  # fmt: skip
         counted(owner, name)
     artifacts.save(an_artifact(1), tmp_path / "run")
-    assert counts == {"fsync": 8, "rename": 2, "write_text": 3, "write_table": 2}
+    in_place = {"new": {"rename": 1}, "exchanged": {"_exchange": 1},
+                "renamed": {"_exchange": 1, "rename": 2}}[way]  # fmt: skip
+    assert counts == {"fsync": 8, "write_text": 3, "write_table": 2, **in_place}
 
 
+@pytest.mark.usefixtures("without_exchange")
 def test_the_old_run_survives_even_where_it_cannot_be_put_back(tmp_path, monkeypatch):
     artifacts.save(an_artifact(0), tmp_path / "run")
     monkeypatch.setattr(os, "rename", nth(os.rename, -1, OSError(5, "Input/output error")))
@@ -714,18 +836,118 @@ def test_the_old_run_survives_even_where_it_cannot_be_put_back(tmp_path, monkeyp
     assert same(artifacts.load(kept), an_artifact(0))
 
 
-def test_a_full_disk_is_an_os_error_and_harms_nothing(run, tmp_path):
-    """A real limit of the system, which safetensors reports by an error of its own."""
-    large = Artifact({"x": np.zeros(100_000, np.float32)}, IdMap.of([1]), IdMap.of([1]), {}, {})
+@pytest.mark.parametrize("code", [38, 22, 95])  # ENOSYS, EINVAL, EOPNOTSUPP: what kernels say
+def test_where_the_system_cannot_exchange_two_renames_do(code, run, monkeypatch):
+    class Library:
+        def __init__(self, *_, **__):
+            pass
+
+        @staticmethod
+        def renameat2(*_):
+            return -1
+
+    monkeypatch.setattr(placing.ctypes, "CDLL", Library)
+    monkeypatch.setattr(placing.ctypes, "get_errno", lambda: code)
+    artifacts.save(an_artifact(1), run)
+    monkeypatch.setattr(placing.ctypes, "get_errno", lambda: 5)
+    with pytest.raises(OSError, match="Input/output error"):
+        artifacts.save(an_artifact(0), run)
+    del Library.renameat2
+    artifacts.save(an_artifact(2), run)
+    monkeypatch.undo()
+    assert same(artifacts.load(run), an_artifact(2))
+
+
+LARGE = Artifact({"x": np.zeros(1_000_000, np.float32)}, IdMap.of([1]), IdMap.of([1]), {}, {})
+MANY = Artifact({}, IdMap.of([f"{n}" * 9 for n in range(200_000)]), IdMap.of([1]), {}, {})
+LONG = Artifact({}, IdMap.of([1]), IdMap.of([1]), {}, {"notes.txt": "x" * 2_000_000})
+
+
+@pytest.mark.parametrize("large", [LARGE, MANY, LONG], ids=["tensors", "ids", "text"])
+def test_a_limit_of_the_system_is_an_os_error_and_harms_nothing(large, run, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
-        with pytest.raises(OSError, match=r"run: .*File too large"):
+        with pytest.raises(OSError, match=r"cannot be written: File too large: '.*/run'"):
             artifacts.save(large, run)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert same(artifacts.load(run), an_artifact())
     assert os.listdir(tmp_path) == ["run"]
+
+
+@contextmanager
+def small_disk(folder: Path):
+    """1 MB, where we may mount it."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("large", [LARGE, MANY, LONG], ids=["tensors", "ids", "text"])
+def test_a_full_disk_leaves_the_old_run_and_says_what_is_full(large, saved, tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        shutil.copytree(saved / "plain", disk / "run")
+        for name in ("run", "new"):
+            with pytest.raises(OSError, match="No space left on device") as caught:
+                artifacts.save(large, disk / name)
+            said = caught.value.strerror
+            assert caught.value.filename == str(disk / name)
+            assert said.startswith("cannot be written: No space left on device: ")
+            assert said.endswith(f" bytes are free in {disk}")
+            assert os.listdir(disk) == ["run"]
+        assert same(artifacts.load(disk / "run"), an_artifact())
+        artifacts.save(an_artifact(1), disk / "run")  # there is room for that
+        assert same(artifacts.load(disk / "run"), an_artifact(1))
+
+
+@contextmanager
+def as_nobody():
+    """Nothing is read-only for root."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_read_only_folder_keeps_its_run_and_is_named(saved):
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to others
+        folder = Path(place)
+        shutil.copytree(saved / "plain", folder / "run")
+        folder.chmod(0o555)
+        with as_nobody():
+            for name in ("run", "new", "new/below"):
+                with pytest.raises(OSError, match="cannot be written: Permission denied") as caught:
+                    artifacts.save(an_artifact(1), folder / name)
+                assert caught.value.filename == str(folder / name)
+            assert same(artifacts.load(folder / "run"), an_artifact())
+        assert os.listdir(folder) == ["run"]
+        folder.chmod(0o755)
+
+
+def test_a_run_that_may_not_be_read_says_so(run):
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        folder = Path(shutil.copytree(run, Path(place) / "run"))
+        (folder / "meta.json").chmod(0)
+        with as_nobody():
+            assert refusal(folder).endswith("meta.json: cannot be read: Permission denied")
+        (folder / "manifest.json").chmod(0)
+        with as_nobody():
+            assert "manifest.json: Permission denied" in refusal(folder)
+        folder.chmod(0)
+        with as_nobody():
+            assert refusal(folder).endswith("run: cannot be read: Permission denied")
+        folder.chmod(0o755)
 
 
 @pytest.mark.parametrize(
@@ -748,11 +970,11 @@ def test_what_cannot_be_kept_is_refused_before_anything_changes(extra, meta, sai
 
 def test_every_file_is_on_the_disk_before_the_rename_and_the_folder_after(tmp_path, monkeypatch):
     events: list[str] = []
-    fsync, rename = os.fsync, os.rename
+    rename = os.rename
 
     def noted_fsync(handle):
         events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
-        fsync(handle)
+        FSYNC(handle)
 
     def noted_rename(source, target):
         events.append("rename")
@@ -781,26 +1003,151 @@ def test_what_was_checked_is_what_is_read(run, monkeypatch):
     assert same(artifacts.load(run), an_artifact(1))
 
 
-def test_a_reader_beside_a_writer_never_sees_a_mixture(run):
-    wholes = [an_artifact(0), an_artifact(1)]
-    mixtures, loaded = [], 0
+def replacing(run: Path, times: int, watch) -> None:
+    """Call `watch` again and again while one run takes the place of the other."""
+    wholes = [an_artifact(1), an_artifact(0)]
+    trouble: list[BaseException] = []
     done = threading.Event()
 
     def write():
-        for n in range(30):
-            artifacts.save(wholes[n % 2], run)
+        try:
+            for n in range(times):
+                artifacts.save(wholes[n % 2], run)
+                time.sleep(2e-2)
+        except BaseException as error:
+            trouble.append(error)
         done.set()
 
     writer = threading.Thread(target=write)
     writer.start()
-    while not done.is_set():
+    try:
+        while not done.is_set():
+            watch()
+            time.sleep(1e-4)  # or the writer would wait for the interpreter after each call
+    finally:
+        writer.join()
+    assert not trouble
+
+
+def slowed(function, before: float = 0.0, after: float = 0.0):
+    """With pauses, so that others get in between if they can."""
+
+    def wrapped(*args, **keywords):
+        time.sleep(before)
+        result = function(*args, **keywords)
+        time.sleep(after)
+        return result
+
+    return wrapped
+
+
+def test_a_reader_beside_a_writer_never_misses_a_run_nor_sees_a_mixture(run, monkeypatch):
+    """100 times: a missing folder or file raises here, and fails the test."""
+    wholes = [an_artifact(0), an_artifact(1)]
+    loaded = [0, 0]
+    monkeypatch.setattr(artifacts, "_open_plain", slowed(artifacts._open_plain, before=2e-4))
+
+    def watch():
+        os.stat(run)
+        seen = artifacts.load(run)
+        (which,) = [n for n, whole in enumerate(wholes) if same(seen, whole)]
+        loaded[which] += 1
+        assert artifacts.glance(run).meta in [whole.meta for whole in wholes]
+
+    replacing(run, 100, watch)
+    assert min(loaded) > 3
+
+
+LOOK = """
+import os, sys
+looks = 0
+print("looking", flush=True)
+while not os.path.exists(sys.argv[2]):
+    os.stat(sys.argv[1])
+    looks += 1
+print(looks)
+"""
+
+
+def test_the_folder_is_there_at_every_moment(run, tmp_path, monkeypatch):
+    """Another process looks all the time; one look that finds nothing ends it."""
+    monkeypatch.setattr(os, "rename", slowed(os.rename, after=2e-3))
+    words = [sys.executable, "-S", "-c", LOOK, str(run), str(tmp_path / "done")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as look:
+        try:
+            assert look.stdout.readline() == "looking\n"
+            for n in range(100):
+                artifacts.save(an_artifact(n % 2), run)
+        finally:
+            (tmp_path / "done").touch()
+        out, err = look.communicate(timeout=60)
+    assert (look.returncode, err) == (0, "")
+    assert int(out) > 1000
+
+
+@pytest.mark.usefixtures("without_exchange")
+def test_without_exchange_a_reader_sees_a_run_or_none_but_no_mixture(run):
+    wholes = [an_artifact(0), an_artifact(1)]
+    loaded, said = 0, set()
+
+    def watch():
+        nonlocal loaded
         try:
             seen = artifacts.load(run)
-        except (InputError, FileNotFoundError):  # in the moment between two renames
-            continue
+        except InputError as error:  # in the moment between two renames
+            said.add(str(error))
+            return
         loaded += 1
-        if not any(same(seen, whole) for whole in wholes):
-            mixtures.append(seen)
-    writer.join()
+        assert any(same(seen, whole) for whole in wholes)
+
+    replacing(run, 30, watch)
     assert loaded
-    assert not mixtures
+    assert all("is no run folder" in text or "is missing" in text for text in said)
+
+
+def test_a_run_that_is_replaced_all_the_time_is_given_up_in_the_end(run, monkeypatch):
+    tries = 0
+
+    def always(source, handle):
+        nonlocal tries
+        tries += 1
+        return True
+
+    (run / "meta.json").unlink()
+    monkeypatch.setattr(artifacts, "_is_replaced", always)
+    assert "meta.json: is missing" in refusal(run)
+    assert 1 < tries < 100
+
+
+# --- configs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lr: !!python/object/apply:os.system ['touch {canary}']",
+        "!!python/object/apply:pathlib.Path.touch [{canary}]",
+        "model = '!!python/object/apply:os.system [touch {canary}]'",
+        "model = \"__import__('os').system('touch {canary}')\"",
+        "[model]\nclass_path = 'os.system'\ninit_args = {{command = 'touch {canary}'}}",
+        "[class_path]\nos = 'system'",
+        'lr = "$(touch {canary})"',
+        "loss_options = \"rho=__import__('os').system('touch {canary}')\"",
+    ],
+)
+def test_objects_in_a_config_are_never_made(text, tmp_path, capsys):
+    canary, config = tmp_path / "canary", tmp_path / "config.toml"
+    config.write_text(text.format(canary=canary), encoding="utf-8")
+    events = tmp_path / "events.csv"
+    events.write_text("user,item\na,x\nb,y\na,y\n", encoding="utf-8")
+    try:
+        code = cli.main(
+            ["train", str(events), "--config", str(config), "--out", str(tmp_path / "r")]
+        )
+    except SystemExit as left:
+        code = left.code
+    said = capsys.readouterr().err
+    assert code == 2
+    assert "error:" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "events.csv"]

@@ -834,7 +834,7 @@ def test_a_signal_in_the_middle_of_training_saves_the_run(own_folder, number, co
     assert "Traceback" not in err
     assert "\x1b" not in err  # no bar: stderr is a pipe
     assert "interrupted" in out
-    assert sorted(p.name for p in own_folder.iterdir()) == ["many.csv", "run"]
+    assert sorted(p.name for p in own_folder.iterdir()) == ["many.csv", "run", "run.checkpoint"]
     ids, _ = Recommender.load("run").recommend(["0", "1"], k=5)
     assert ids.shape == (2, 5)
 

@@ -104,8 +104,14 @@ def test_kernel_equals_autograd_in_double(alpha, beta, seed, rows, n, spread, ka
     grads = torch.autograd.grad(expected, wide)
     assert value == pytest.approx(expected.item(), abs=1e-6)
     for found, grad in zip((d_pos, d_neg), grads, strict=True):
-        # thresholds are solved until the weights are right to 1e-4; kappa enlarges float32's error
-        assert_allclose(found, grad, rtol=3e-3, atol=3e-4 * grad.abs().max().item() + 1e-7)
+        # Thresholds are solved until the weights are right to 1e-4; kappa enlarges what float32
+        # leaves of a row's loss.
+        assert_allclose(
+            found,
+            grad,
+            rtol=3e-3 * max(1.0, kappa / 10),
+            atol=3e-4 * grad.abs().max().item() + 1e-10,
+        )
 
 
 @shares

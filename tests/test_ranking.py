@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from threadpoolctl import threadpool_info
 
 from llpauc.errors import InputError
 from llpauc.models import FactorScorer
@@ -84,6 +90,65 @@ def test_a_user_alone_gets_what_the_batch_gives(n_items):
         direct = np.empty((1, n_items), np.float32)
         scorer.scores_into(users[user : user + 1], direct)
         assert direct[0, alone.items[0]].tobytes() == alone.scores[0].tobytes()
+
+
+@pytest.mark.parametrize("n_users", [1, 200])
+def test_hidden_items_are_in_nobodys_list(n_users):
+    scorer, users = factors(n_users, 90), np.arange(n_users, dtype=np.int32)
+    hidden = np.arange(0, 90, 4, dtype=np.int32)
+    mask = np.zeros((n_users, 90), np.float32)
+    mask[:, hidden] = 1
+    masked = rank(scorer, users, 40, masked=sparse.csr_matrix(mask))
+    got = rank(scorer, users, 40, hidden=hidden)
+    np.testing.assert_array_equal(got.items, masked.items)
+    assert got.scores.tobytes() == masked.scores.tobytes()
+    assert not np.isin(got.items, hidden).any()
+
+
+def blas_threads() -> list[int]:
+    return [
+        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+    ]
+
+
+def test_calls_share_their_threads_and_give_blas_its_own_back():
+    scorer, users = factors(900, 3001), np.arange(900, dtype=np.int32)
+    alone = rank(scorer, users, 10)
+    before = blas_threads()
+    with ThreadPoolExecutor(6) as callers:
+        found = list(callers.map(lambda _: rank(scorer, users, 10), range(24)))
+    assert all(one.items.tobytes() == alone.items.tobytes() for one in found)
+    assert blas_threads() == before
+    started = [t for t in threading.enumerate() if t.name.startswith("rank")]
+    assert len(started) <= (os.cpu_count() or 1)
+
+
+class Stumbling(Table):
+    def scores_into(self, users: np.ndarray, out: np.ndarray) -> None:
+        if 500 in users:
+            raise MemoryError("no more")
+        super().scores_into(users, out)
+
+
+def test_a_failure_in_a_tile_is_told_and_the_next_call_works():
+    users = np.arange(900, dtype=np.int32)
+    for _ in range(3):
+        with pytest.raises(MemoryError, match="no more"):
+            rank(Stumbling(np.zeros((900, 5))), users, 2)
+    got = rank(Table(np.zeros((900, 5))), users, 2)
+    assert (got.items == [0, 1]).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_ranks_with_threads_of_its_own():
+    scorer, users = factors(300, 2001), np.arange(300, dtype=np.int32)
+    rank(scorer, users, 5)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # a child that waits for its parent's threads waits forever
+        rank(Table(np.zeros((300, 5))), users, 2)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_too_little_memory_says_what_is_needed():

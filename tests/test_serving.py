@@ -5,25 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import os
-import shutil
-import signal
 import socket
-import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx2
 import numpy as np
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, given, settings
 from prometheus_client.parser import text_string_to_metric_families
-from schemathesis import checks
-from schemathesis.specs.openapi import checks as openapi_checks
 from starlette.testclient import TestClient
 
 from llpauc.cli import main
@@ -31,32 +21,18 @@ from llpauc.errors import InputError
 from llpauc.interactions import Interactions
 from llpauc.recommend import Recommender
 from llpauc.serving import app as app_module
-from llpauc.serving import limits
+from llpauc.serving import limits, schemas
 from llpauc.serving.app import Serving, make_app
 from llpauc.serving.batching import Batcher
 from llpauc.serving.limits import MOST_BYTES, MOST_ITEMS, MOST_K, MOST_USERS
 from llpauc.serving.metrics import Metrics
-from llpauc.serving.served import Served, Wish, load_served, rank_wishes, run_id
+from llpauc.serving.served import Wish, load_served, rank_wishes, run_id
 from llpauc.serving.server import listen, read_key
-from tests.data import taste_split
+from llpauc.serving.shortcut import Shortcut
+from tests.serving import KEY, check_refused, client_of, expected, pairs, put, trained
 
-KEY = "k" * 20
-PATIENCE = 120  # seconds, for a machine with much else to do
 JSON = {"content-type": "application/json"}
-CHECKS = [
-    checks.not_a_server_error,
-    openapi_checks.status_code_conformance,
-    openapi_checks.content_type_conformance,
-    openapi_checks.response_schema_conformance,
-]
 MODELS = ("mf", "itemsum", "popularity", "itemknn", "ease")
-
-
-def trained(model: str = "mf", seed: int = 0) -> Recommender:
-    if model in ("mf", "itemsum"):
-        own = {"epochs": 2, "dimensions": 8, "hold_out": 0, "seed": seed}
-        return Recommender(model=model, **own).fit(taste_split().train)
-    return Recommender(model=model).fit(taste_split().train)
 
 
 @pytest.fixture(scope="module")
@@ -64,30 +40,13 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     """A run folder of each model, and a second mf."""
     root = tmp_path_factory.mktemp("runs")
     made = {model: trained(model).save(root / model) for model in MODELS}
-    return made | {"other": trained(seed=1).save(root / "other")}
-
-
-def client_of(folder: Path, key: str | None = None, log=print) -> TestClient:
-    serving = Serving(folder, load_served(folder), log)
-    return TestClient(make_app(serving, key), base_url="http://127.0.0.1")
+    return made | {"other": trained(start=1).save(root / "other")}
 
 
 @pytest.fixture(scope="module")
 def client(runs):
     with client_of(runs["mf"]) as client:
         yield client
-
-
-def pairs(entries) -> list[tuple[str, float]]:
-    return [(entry["item"], entry["score"]) for entry in entries]
-
-
-def expected(ids, scores) -> list[tuple[str, float]]:
-    return [
-        (item, score)
-        for item, score in zip(ids.tolist(), scores.tolist(), strict=True)
-        if item is not None
-    ]
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -177,7 +136,7 @@ BAD_REQUESTS = [
     ("/recommend", {"user": True}, 422, "user: should be text or a whole number"),
     ("/recommend", {"user": ""}, 422, "user: "),
     ("/recommend", {"users": ["u1", {}]}, 422, "users.1: should be text or a whole number"),
-    ("/recommend", {"users": "u1"}, 422, "users: should be a valid list"),
+    ("/recommend", {"users": "u1"}, 422, "users: should be a valid array"),
     ("/recommend", {"users": []}, 422, "users: "),
     ("/recommend", {"users": ["u1"] * (MOST_USERS + 1)}, 422, f"at most {MOST_USERS}"),
     ("/recommend", {"items": ["i1"] * (MOST_ITEMS + 1)}, 422, f"at most {MOST_ITEMS}"),
@@ -196,16 +155,6 @@ def test_bad_requests_are_told_in_a_line(client, path, body, status, said):
     check_refused(client.post(path, json=body), status, said)
 
 
-def check_refused(answer, status: int, said: str) -> None:
-    assert answer.status_code == status, answer.text
-    told = answer.json()
-    assert list(told) == ["error"]
-    assert said in told["error"]
-    assert len(told["error"]) < 310
-    assert "\n" not in told["error"]
-    assert "Traceback" not in answer.text
-
-
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
@@ -215,7 +164,7 @@ def check_refused(answer, status: int, said: str) -> None:
         (b'{"user": ' + b"9" * 5000 + b"}", 400, "the body is no JSON"),
         (b'{"user": NaN}', 422, "user: "),
         (b'{"user": "u1", "k": Infinity}', 422, "k: "),
-        (b'{"user": "\\ud800"}', 422, "user: "),
+        (b'{"user": "\\ud800"}', 400, "the body is no JSON"),
         (b'{"user": "\\u0000"}', 404, "unknown user"),
         (b"", 422, "a JSON object is wanted"),
     ],
@@ -396,12 +345,52 @@ def test_histogram_buckets_are_cumulative():
     ]  # fmt: skip
 
 
-def test_a_dead_ranking_task_is_not_ready(runs):
+def test_without_ranking_threads_it_is_not_ready(runs):
     serving = Serving(runs["mf"], load_served(runs["mf"]), print)
     with TestClient(make_app(serving, None), base_url="http://127.0.0.1") as client:
-        serving.batcher._pump.cancel()
-        time.sleep(0.05)
-        check_refused(client.get("/readyz"), 503, "ranking thread")
+        client.portal.call(serving.batcher.close)
+        check_refused(client.get("/readyz"), 503, "ranking threads")
+
+
+def test_every_route_has_examples_and_they_are_true(client):
+    """Of what it takes and what it gives; the models themselves take them."""
+    told = client.get("/openapi.json").json()
+    parts = told["components"]["schemas"]
+    for name, part in parts.items():
+        for example in part.get("examples", []):
+            getattr(schemas, name).model_validate(example)
+
+    def has_example(content) -> bool:
+        (kind,) = content.values()
+        name = kind.get("schema", {}).get("$ref", "").rpartition("/")[2]
+        return "example" in kind or bool(parts.get(name, {}).get("examples"))
+
+    for path, methods in told["paths"].items():
+        for operation in methods.values():
+            assert has_example(operation["responses"]["200"]["content"]), path
+            if "requestBody" in operation:
+                assert has_example(operation["requestBody"]["content"]), path
+            for parameter in operation.get("parameters", []):
+                assert parameter["schema"].get("examples") or parameter.get("examples"), path
+
+
+def test_the_quick_way_and_that_of_fastapi_answer_alike(runs):
+    """The same function and the same model of the body: what the OpenAPI says is true of both."""
+    serving = Serving(runs["mf"], load_served(runs["mf"]), print)
+    quick, slow = make_app(serving, None), make_app(serving, None)
+    slow.user_middleware = [m for m in slow.user_middleware if m.cls is not Shortcut]
+    assert len(slow.user_middleware) == len(quick.user_middleware) - 1
+    asked = [("/recommend", {"user": "u1", "k": 3}), ("/recommend", {"items": ["i3"]}),
+             ("/recommend", {"user": "nobody"}), ("/recommend", {"user": "u1", "k": 0}),
+             ("/recommend", {"user": 1.5}), ("/recommend", {"top": 1}), ("/recommend", []),
+             ("/similar-items", {"item": "i3", "k": 4}), ("/similar-items", {})]  # fmt: skip
+    answers = []
+    for app in (quick, slow):
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            told = [client.post(path, json=body) for path, body in asked]
+            answers.append([(answer.status_code, answer.json()) for answer in told])
+    assert answers[0] == answers[1]
+    assert {status for status, _ in answers[0]} == {200, 404, 422}
 
 
 # --- batching -----------------------------------------------------------------------------------
@@ -426,7 +415,8 @@ def test_requests_that_arrive_together_are_ranked_together_and_get_their_own(run
 
     for (served, wish), lists in zip(asked, asyncio.run(all_at_once()), strict=True):
         assert lists == rank_wishes(served, [wish])
-    assert batches == [len(asked)]
+    assert sum(batches) == len(asked)
+    assert max(batches) == 16
 
 
 def test_batches_have_an_end_and_one_bad_request_is_alone(runs):
@@ -435,7 +425,7 @@ def test_batches_have_an_end_and_one_bad_request_is_alone(runs):
     sick = dataclasses.replace(served.fitted, scorer=type(served.fitted.scorer)(
         vectors, served.fitted.scorer.item_vectors))  # fmt: skip
     sick.scorer.user_vectors[7] = np.nan
-    served = Served(served.run, served.recommender, sick)
+    served = dataclasses.replace(served, fitted=sick)
     batches = []
 
     async def ask():
@@ -451,20 +441,10 @@ def test_batches_have_an_end_and_one_bad_request_is_alone(runs):
     assert [place for place, a in enumerate(answers) if isinstance(a, Exception)] == [7]
     assert isinstance(answers[7], InputError)
     assert [len(a) for a in answers[60:]] == [250, 300]
-    assert batches == [60, 250, 300]  # no more than 256, but for one request that is larger
+    assert batches == [16, 16, 16, 12, 250, 300]  # no more than 16 unless one request has them
 
 
 # --- reloading ----------------------------------------------------------------------------------
-
-
-def put(source: Path, target: Path) -> None:
-    """Replace a run as `artifacts.save` does: moved aside, renamed."""
-    fresh = target.with_name(".fresh")
-    shutil.copytree(source, fresh)
-    if target.exists():
-        os.rename(target, target.with_name(".old"))
-    os.rename(fresh, target)
-    shutil.rmtree(target.with_name(".old"), ignore_errors=True)
 
 
 def test_twenty_reloads_under_eight_clients(runs, tmp_path):
@@ -542,112 +522,6 @@ def test_a_run_that_has_diverged_is_not_served(tmp_path):
     recommender.fitted.scorer.user_vectors[3] = np.nan
     with pytest.raises(InputError, match="user_vectors are not all finite"):
         load_served(recommender.save(tmp_path / "run"))
-
-
-# --- the server as people start it --------------------------------------------------------------
-
-
-class Live:
-    """`llpauc serve` in a process of its own, on a free port of the loopback address."""
-
-    def __init__(self, folder: Path, *words: str, **environment: str) -> None:
-        command = [sys.executable, "-m", "llpauc", "serve", str(folder), "--port", "0", *words]
-        self.process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-        )
-        self.greeting = self.process.stderr.readline()
-        assert "on http://127.0.0.1:" in self.greeting, self.greeting
-        self.port = int(self.greeting.split("127.0.0.1:")[1].split(";")[0])
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Live:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.wait(PATIENCE)
-        self.process.stderr.close()
-
-
-@pytest.fixture(scope="module")
-def live(runs):
-    with Live(runs["mf"]) as live:
-        yield live
-
-
-def test_two_hundred_generated_requests_and_no_failure(live):
-    """schemathesis makes requests of the OpenAPI, good and bad, and checks answers against it."""
-    told = httpx2.get(f"{live.url}/openapi.json", timeout=PATIENCE).json()
-    schema = schemathesis.openapi.from_dict(told)
-    operations = [found.ok() for found in schema.get_all_operations()]
-    statuses = [status for operation in operations for status in fuzz(operation, live.url)]
-    assert httpx2.get(f"{live.url}/readyz", timeout=PATIENCE).status_code == 200
-    assert len(operations) == 7
-    assert len(statuses) >= 200
-    assert {200, 404, 422} <= set(statuses)
-
-
-def fuzz(operation, url: str) -> list[int]:
-    """The statuses of requests made for one operation; a failed check raises."""
-    modes = [schemathesis.GenerationMode.POSITIVE]
-    if operation.body:  # any text may be an id: in a path there is nothing to get wrong
-        modes.append(schemathesis.GenerationMode.NEGATIVE)
-    takes_nothing = operation.path in ("/reload", "/healthz", "/readyz", "/metrics")
-    statuses: list[int] = []
-
-    def send(case) -> None:
-        answer = case.call(base_url=url, timeout=PATIENCE)
-        statuses.append(answer.status_code)
-        case.validate_response(answer, checks=CHECKS)
-
-    for mode in modes:
-        cases = operation.as_strategy(generation_mode=mode)
-        run = settings(max_examples=5 if takes_nothing else 45, deadline=None, derandomize=True,
-                       database=None, suppress_health_check=list(HealthCheck))  # fmt: skip
-        run(given(case=cases)(send))()
-    return statuses
-
-
-def test_sighup_reloads_and_sigterm_answers_first(runs, tmp_path):
-    folder = tmp_path / "run"
-    put(runs["mf"], folder)
-    with Live(folder) as live, httpx2.Client(base_url=live.url, timeout=PATIENCE) as client:
-        assert run_id(folder) in live.greeting
-        assert "server" not in client.get("/healthz").headers
-        put(runs["other"], folder)
-        live.process.send_signal(signal.SIGHUP)
-        assert f"now serving run {run_id(folder)}" in live.process.stderr.readline()
-        (folder / "meta.json").write_text("{}")
-        (folder / "manifest.json").write_text((folder / "manifest.json").read_text() + " ")
-        live.process.send_signal(signal.SIGHUP)
-        refused = live.process.stderr.readline()
-        assert "reload refused: meta.json" in refused
-        assert str(tmp_path) not in refused
-        # A request is half sent when the server is told to stop: it is answered, whole.
-        body = b'{"user": "u1"}'
-        with socket.create_connection(("127.0.0.1", live.port), PATIENCE) as line:
-            line.sendall(b"POST /recommend HTTP/1.1\r\nhost: localhost\r\ncontent-length: "
-                         b"%d\r\ncontent-type: application/json\r\n\r\n" % len(body)
-                         + body[:5])  # fmt: skip
-            time.sleep(0.5)
-            live.process.send_signal(signal.SIGTERM)
-            time.sleep(0.5)
-            line.sendall(body[5:])
-            with line.makefile("rb") as answer:
-                assert b"200 OK" in answer.readline()
-                assert run_id(runs["other"]).encode() in answer.read()
-        assert live.process.wait(PATIENCE) == -signal.SIGTERM
-        assert "Traceback" not in live.process.stderr.read()
-
-
-def test_a_hundred_megabytes_are_refused_over_the_wire(live):
-    with socket.create_connection(("127.0.0.1", live.port), PATIENCE) as line:
-        line.sendall(b"POST /recommend HTTP/1.1\r\nhost: localhost\r\n"
-                     b"content-length: 100000000\r\n\r\n")  # fmt: skip
-        with line.makefile("rb") as answer:  # answered before a byte of it is sent
-            assert b" 413 " in answer.readline()
-            assert b"the body is longer" in answer.read()  # and the connection ends
-    assert httpx2.get(f"{live.url}/healthz", timeout=PATIENCE).status_code == 200
 
 
 def one_line(capsys) -> str:

@@ -459,6 +459,7 @@ def test_the_run_folder_has_the_history_as_json_lines(split, tmp_path):
     recommender = Recommender(epochs=3, valid_every=2, seed=1).fit(split)
     recommender.save(tmp_path / "run")
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [
-        dataclasses.asdict(epoch) for epoch in recommender.history.epochs
-    ]
+    epochs = [dataclasses.asdict(epoch) for epoch in recommender.history.epochs]
+    seconds = [epoch.pop("seconds") for epoch in epochs]
+    assert [json.loads(line) for line in lines] == epochs
+    assert json.loads((tmp_path / "run/timings.json").read_text()) == {"seconds": seconds}

@@ -19,7 +19,9 @@ from llpauc.cli import (
     demo,
     evaluate,
     recommend,
+    report,
     reproduce,
+    runs,
     serve,
     simulate,
     train,
@@ -39,7 +41,9 @@ COMMANDS = Group(
   llpauc tune FILE           search for the setting that validates best
   llpauc update RUN EVENTS   go on from a saved run with new events
   llpauc recommend RUN       lists for all users, some, or somebody new
-  llpauc serve RUN           the same over HTTP
+  llpauc serve RUN           the same over HTTP, and a page to look at
+  llpauc report RUN...       that page as a file
+  llpauc runs FOLDER...      which runs there are, and how they compare
   llpauc simulate            which metric follows Recall@K, over random rankings
   llpauc reproduce TARGET    the paper's tables and figures, one by one""",
     {
@@ -53,6 +57,8 @@ COMMANDS = Group(
         "tune": tune.tune,
         "update": update.update,
         "recommend": recommend.recommend,
+        "report": report.report,
+        "runs": runs.runs,
         "serve": serve.serve,
         "simulate": simulate.simulate,
         "reproduce": reproduce.reproduce,

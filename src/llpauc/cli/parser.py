@@ -168,7 +168,10 @@ def _parser(command: Command, prog: str) -> Parser:
     parser.add_argument("--config", action="config", help="read options from this TOML file")
     for option in options:
         if option.default is inspect.Parameter.empty:
-            parser.add_argument(option.name, type=option.hint, help=option.help)
+            kind, more = option.hint, dict[str, Any]()
+            if get_origin(kind) is list:  # one or several
+                (kind,), more = get_args(kind), {"nargs": "+", "metavar": option.name}
+            parser.add_argument(option.name, type=kind, help=option.help, **more)
         elif option.hint is bool:
             parser.add_argument(_flag(option.name), action="store_true", help=option.help)
         else:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import note, print_json, progress, show_table
 from llpauc.cli.outputs import check_file
 from llpauc.cli.parser import Count, Positive
+
+if TYPE_CHECKING:
+    from llpauc.recommend.fitted import Fitted
+    from llpauc.recommend.lists import People, Wanted
+
+_ROWS_ON_SCREEN = 100
+_TO_LOAD = 2.5  # bytes of memory for a byte of a run: as it is read, as arrays, in BLAS's order
 
 
 def recommend(
@@ -17,77 +25,210 @@ def recommend(
     k: Count = 20,
     out: str | None = None,
     seen: bool = False,
+    allow: str | None = None,
+    deny: str | None = None,
     memory_mb: Positive = 1024.0,
+    approximate: bool = False,
     json: bool = False,
 ) -> None:
     """Recommend with a saved run: to all its users, to some, or to somebody new.
 
+    A list of ids is ID,ID,... or @FILE: one id a line, or a .csv, .tsv or .parquet table with a
+    column of them.
+
     Args:
         run: a run folder written by llpauc train
-        users: ids separated by commas, or @FILE with one a line; all users unless given
-        items: recommend to somebody new who has these items (ids separated by commas)
+        users: recommend to these; to all users unless given
+        items: recommend to somebody new who has these items
         k: length of the lists
-        out: write to this file (.tsv, .csv or .parquet) instead of the screen
+        out: write to this file (.tsv, .csv, .parquet, .jsonl or .trec; text may end in .gz too)
+            instead of the screen
         seen: recommend what a user has already, too
-        memory_mb: most memory for score blocks
+        allow: recommend nothing but these items
+        deny: recommend none of these items
+        memory_mb: most memory beside the model, for scores and lists under way
+        approximate: look at some items only, by faiss, and measure what share of the exact lists
+            is found; for models of vectors with more than half a million items
         json: print the lists as JSON
     """
-
     from llpauc.errors import InputError
-    from llpauc.recommend import Recommender, outside
-    from llpauc.recommend.lists import ListRows, write_lists
+    from llpauc.recommend import Recommender
+    from llpauc.recommend.list_files import kind_of
+    from llpauc.recommend.lists import People, Wanted, hide
 
     if users is not None and items is not None:
         raise InputError("--users are known people, --items make somebody new; give one of them")
-    given = None if users is None else _ids(users, "--users")
-    has = None if items is None else _ids(items, "--items")
+    if approximate and items is not None:
+        raise InputError("--approximate is for many users; leave it out with --items")
+    given = None if users is None else _ids(users, "--users", "user")
+    has = None if items is None else _ids(items, "--items", "item")
+    chosen = {
+        option: None if words is None else _ids(words, option, "item")
+        for option, words in (("--allow", allow), ("--deny", deny))
+    }
     check_file(out)
+    if out is not None:
+        kind_of(out)
+    _check_room(run)
     fitted = Recommender.load(run)._fitted()
-    k = min(k, len(fitted.item_ids))
+    rows = {option: _known_items(fitted, option, ids) for option, ids in chosen.items()}
+    hidden = hide(len(fitted.item_ids), rows["--allow"], rows["--deny"])
+    wanted = Wanted(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb)
     if has is not None:
-        asked: Any = ["new"]
-        ranked, scores = fitted.rank_histories(fitted.history(has), k, not seen)
-    else:
-        asked = list(fitted.user_ids) if given is None else given
-        if given is None and out is None and not json:
-            asked = asked[: max(1, _ROWS_ON_SCREEN // k)]
-        rows = fitted.user_ids.rows(asked)
-        unknown = int((rows < 0).sum())
-        if unknown:
-            note(f"unknown users: {unknown:,}; they get what a user without history gets")
-        with progress("ranking", len(rows)) as advance:
-            ranked, scores = fitted.rank_rows(
-                rows, k, not seen, memory_mb=memory_mb, progress=advance
+        ranked = fitted.rank_histories(fitted.history(has), wanted.k, not seen, hidden)
+        _show(fitted, ["new"], *ranked, out, json)
+        return
+    people = People.all_of(fitted) if given is None else People.given(fitted, given)
+    if people.unknown:
+        note(f"unknown users: {people.unknown:,}; they get what a user without history gets")
+    if out is not None:
+        _write(fitted, people, wanted, run, out, approximate, json)
+        return
+    if given is None and not json:
+        some = max(1, _ROWS_ON_SCREEN // wanted.k)
+        people = People(people.rows[:some], people.ids)
+    ranker = _ranker(fitted, wanted) if approximate else None
+    with progress("ranking", len(people.rows)) as advance:
+        if ranker is not None:
+            ranked = ranker(people.rows)
+        else:
+            ranked = fitted.rank_rows(
+                people.rows, wanted.k, not seen, hidden, memory_mb=memory_mb, progress=advance
             )
-    lists = ListRows(asked, outside(fitted.item_ids, ranked), scores)
+    _show(fitted, people.ids.outside(range(len(people.rows))).tolist(), *ranked, None, json)
+    if ranker is not None:
+        _recall(ranker)
+    if given is None and len(people.rows) < len(fitted.user_ids):
+        note(
+            f"the first {len(people.rows):,} of {len(fitted.user_ids):,} users;"
+            " --out FILE or --json gives all, --users ID,ID some"
+        )
+
+
+def _check_room(run: str) -> None:
+    """Refuse a run that a limit on memory cannot hold: libraries would end the process midway."""
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from llpauc.errors import InputError
+    from llpauc.ranking import THREAD_BYTES, address_room
+
+    room = address_room()
+    if room is None or not Path(run).is_dir():
+        return
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own takes a gigabyte of addresses at once
+    size = sum(file.stat().st_size for file in Path(run).iterdir() if file.is_file())
+    needed = int(_TO_LOAD * size) + THREAD_BYTES
+    if needed > room:
+        raise InputError(
+            f"{run}: to load and rank takes {needed:,} bytes, the limit on this process's memory"
+            f" leaves {room:,}; raise it (ulimit -v)"
+        )
+
+
+def _show(
+    fitted: Fitted, users: Any, ranked: Any, scores: Any, out: str | None, json: bool
+) -> None:
+    """Lists that fit into memory, on the screen or in a file."""
+    from llpauc.recommend import outside
+    from llpauc.recommend.lists import ListRows, write_lists
+
+    lists = ListRows(users, outside(fitted.item_ids, ranked), scores)
     if out is not None:
         write_lists(lists, out)
-        note(f"wrote {lists.count:,} recommendations for {len(asked):,} users to {out}")
+        note(f"wrote {lists.count:,} recommendations for {len(users):,} users to {out}")
         if json:
-            print_json({"out": out, "users": len(asked), "recommendations": lists.count})
+            print_json({"out": out, "users": len(users), "recommendations": lists.count})
     elif json:
         print_json(lists.as_dicts())
     else:
         found = [[user, item, rank, score] for user, rank, item, score in lists.head(lists.count)]
         show_table("Recommendations", ["user", "item", "rank", "score"], found, left=2)
-        if has is None and len(asked) < len(fitted.user_ids) and given is None:
-            note(
-                f"the first {len(asked):,} of {len(fitted.user_ids):,} users;"
-                " --out FILE or --json gives all, --users ID,ID some"
-            )
 
 
-_ROWS_ON_SCREEN = 100
+def _write(
+    fitted: Fitted,
+    people: People,
+    wanted: Wanted,
+    run: str,
+    out: str,
+    approximate: bool,
+    json: bool,
+) -> None:
+    """Lists for many users, block by block."""
+    from pathlib import Path
+
+    from llpauc.recommend.lists import write_recommendations
+
+    ranker = _ranker(fitted, wanted) if approximate else None
+    tag = "-".join(Path(run).resolve().name.split()) or "llpauc"
+    begun = time.perf_counter()
+    with progress("ranking", len(people.rows)) as advance:
+        written = write_recommendations(
+            fitted, out, wanted, people, ranker=ranker, tag=tag, progress=advance
+        )
+    seconds = max(time.perf_counter() - begun, 1e-9)
+    note(f"wrote {written.rows:,} recommendations for {written.users:,} users to {out}")
+    note(
+        f"{written.users / seconds:,.0f} users a second, in blocks of {written.block:,};"
+        f" at most {wanted.memory_mb:g} MB beside the model"
+    )
+    if written.empty:
+        note(f"users with no item left to recommend: {written.empty:,}; the file has none of them")
+    told = {
+        "out": out, "users": written.users, "recommendations": written.rows,
+        "users_without": written.empty,
+    }  # fmt: skip
+    if ranker is not None:
+        told["recall"] = _recall(ranker)
+    if json:
+        print_json(told)
 
 
-def _ids(text: str, option: str) -> list[str]:
-    """Ids between commas, or the lines of @FILE."""
+def _ranker(fitted: Fitted, wanted: Wanted) -> Any:
+    from llpauc.recommend.approximate import ApproximateRanker
+
+    with progress("making the index"):
+        ranker = ApproximateRanker(fitted, wanted)
+    note(f"approximate: {ranker.looked_at:,} of {ranker.cells:,} cells of items looked at")
+    return ranker
+
+
+def _recall(ranker: Any) -> float:
+    share, users = ranker.measured_recall()
+    note(f"approximate: {share:.1%} of the exact lists found, for a sample of {users:,} users")
+    return float(share)
+
+
+def _known_items(fitted: Fitted, option: str, ids: list[Any] | None) -> Any:
+    """Rows of the items a run knows; the others are counted aloud."""
+    from llpauc.errors import InputError
+
+    if ids is None:
+        return None
+    rows = fitted.item_ids.rows(ids)
+    unknown = int((rows < 0).sum())
+    if unknown == len(rows) and option == "--allow":
+        raise InputError(
+            f"--allow names no item of the run, such as {str(ids[0])[:80]!r};"
+            " a file is given as --allow @FILE"
+        )
+    if unknown:
+        note(f"unknown items in {option}: {unknown:,} of {len(rows):,}; they are passed over")
+    return rows[rows >= 0]
+
+
+def _ids(text: str, option: str, role: str) -> list[Any]:
+    """Ids between commas, or those of @FILE."""
     from pathlib import Path
 
     from llpauc.errors import InputError
 
     if not text.startswith("@"):
-        ids = [word for word in text.split(",") if word]
+        ids: list[Any] = [word for word in text.split(",") if word]
+    elif Path(text).suffix.lower() in (".csv", ".tsv", ".parquet"):
+        ids = _column(Path(text[1:]), role)
     else:
         try:
             lines = Path(text[1:]).read_text(encoding="utf-8").split("\n")
@@ -98,4 +239,47 @@ def _ids(text: str, option: str) -> list[str]:
         ids = [line for line in (line.removesuffix("\r") for line in lines) if line]
     if not ids:
         raise InputError(f"{option} {text!r} names nobody and nothing; give an id")
+    return ids
+
+
+def _column(path: Any, role: str) -> list[Any]:
+    """The ids in a table, each once, in order; the column is the one a reader would guess."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    from llpauc.errors import InputError
+    from llpauc.interactions import IdMap
+    from llpauc.readers.columns import KNOWN_NAMES, plain
+
+    def column_of(names: list[str]) -> str:
+        for known in KNOWN_NAMES[role]:
+            for name in names:
+                if plain(name) == known:
+                    return name
+        raise InputError(
+            f"{path}: has no column of {role} ids; name it {role!r}, or give one id a line in a"
+            " .txt file"
+        )
+
+    try:
+        if path.suffix.lower() == ".parquet":
+            name = column_of(pq.read_schema(path).names)
+            values = pq.read_table(path, columns=[name])[name]
+        else:
+            shape = csv.ParseOptions(
+                delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True
+            )
+            with csv.open_csv(path, parse_options=shape) as reader:
+                name = column_of(reader.schema.names)
+            as_text = csv.ConvertOptions(
+                include_columns=[name], column_types={name: pa.large_string()}
+            )
+            values = csv.read_csv(path, parse_options=shape, convert_options=as_text)[name]
+    except FileNotFoundError:
+        raise InputError(f"{path}: cannot be read: No such file or directory") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        told = str(error).partition("\n")[0]
+        raise InputError(f"{path}: is no table that can be read: {told}") from None
+    ids: list[Any] = IdMap.of(values).outside(range(len(IdMap.of(values)))).tolist()
     return ids

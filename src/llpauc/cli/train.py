@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
@@ -15,7 +17,7 @@ from llpauc.cli.parser import Count, NotNegative, Positive, Share
 if TYPE_CHECKING:
     from llpauc.interactions import Split
     from llpauc.recommend import Recommender
-    from llpauc.training import Epoch
+    from llpauc.training import Checkpointing, Epoch
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,51 @@ class ModelOptions:
         return {**given, **extra}
 
 
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """How training is written down on its way, into OUT.checkpoint until OUT is there.
+
+    Args:
+        checkpoint_every: time between checkpoints, such as 30s, 5m or 2h; 0 writes one only at
+            Ctrl-C and SIGTERM
+        resume: go on from the last checkpoint, to the very bits of a training that never stopped
+        restart: delete the checkpoint that is there and begin anew
+    """
+
+    checkpoint_every: str = "5m"
+    resume: bool = False
+    restart: bool = False
+
+    def beside(self, out: str) -> Checkpointing:
+        from llpauc.errors import InputError
+        from llpauc.training import Checkpointing
+
+        if self.resume and self.restart:
+            raise InputError("--resume goes on and --restart begins anew; give one of them")
+        return Checkpointing(
+            f"{Path(out)}.checkpoint",
+            _seconds(self.checkpoint_every),
+            "resume" if self.resume else "restart" if self.restart else "refuse",
+            note,
+        )
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def _seconds(text: str) -> float:
+    """
+    >>> _seconds("30s"), _seconds("1.5m"), _seconds("0")
+    (30.0, 90.0, 0.0)
+    """
+    from llpauc.errors import InputError
+
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip().lower())
+    if not found and text.strip() != "0":
+        raise InputError(f"--checkpoint-every wants a time such as 30s, 5m or 2h, or 0: {text!r}")
+    return float(found[1]) * _UNITS[found[2]] if found else 0.0
+
+
 def _recommender(given: dict[str, Any], seed: int) -> Recommender:
     from llpauc.models import BASELINES
     from llpauc.recommend import Recommender
@@ -132,6 +179,7 @@ def train(
     metrics: str = "recall@20,ndcg@20",
     tensorboard: str | None = None,
     mlflow: str | None = None,
+    checkpoints: CheckpointOptions,
     table: TableOptions,
     dry_run: bool = False,
     json: bool = False,
@@ -140,7 +188,8 @@ def train(
 
     A folder with train, valid and test files is taken as it is: valid chooses the epoch, test is
     read once, at the end. Of a single file a part of each user's events is held out to choose the
-    epoch. Ctrl-C stops after the batch under way and saves the best weights so far.
+    epoch. Ctrl-C stops after the batch under way and saves the best weights so far; the same
+    command with --resume goes on from there.
 
     Args:
         path: a file of interactions, or a folder with train/valid/test files
@@ -156,17 +205,17 @@ def train(
         dry_run: read the data, say what would be done, and stop
         json: print the outcome as JSON
     """
-    from pathlib import Path
-
     from llpauc.artifacts import MANIFEST, check_replaceable
     from llpauc.errors import choose
     from llpauc.evaluation import evaluate
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric, split_names
+    from llpauc.models import BASELINES
     from llpauc.recommend import Recommender, as_split
     from llpauc.recommend.recipes import RECIPES
     from llpauc.tracking import check_trackers, tracking
     from llpauc.training import Diverged
+    from llpauc.training.checkpoint import opened
 
     given = options.given() | {"hold_out": hold_out, **({"refit": True} if refit else {})}
     recommender = _recommender(given, seed)  # says at once what is wrong with it
@@ -175,6 +224,7 @@ def train(
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     check_folder(out)
     check_replaceable(out)
+    checkpoint = checkpoints.beside(out)
     boards = {"tensorboard": tensorboard, "mlflow": mlflow}
     places = {name: place for name, place in boards.items() if place is not None}
     check_trackers(places, apart_from=out)
@@ -193,10 +243,13 @@ def train(
             print_json({**would, "events": events, "users": users, "items": items})
         return
     trouble, measured = None, None
-    with tracking(places, _settings(recommender), note) as tracked:
+    with (
+        opened(None if recommender.model in BASELINES else checkpoint) as kept,
+        tracking(places, _settings(recommender), note) as tracked,
+    ):
         with _training_progress(recommender, split, tracked.epoch) as (on_batch, on_epoch):
             try:
-                recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch)
+                recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch, checkpoint=kept)
             except Diverged as error:
                 trouble = error
         history = recommender.history
@@ -224,8 +277,12 @@ def train(
         tracked.end(history, None if measured is None else measured[recommender.model])
         if trouble is not None:
             tracked.failed(trouble)
+        elif kept is not None and not interrupted:
+            kept.clear()
     if interrupted and history is not None:
         note(f"interrupted: the model of epoch {history.best_epoch} is saved in {out}")
+        if kept is not None and kept.newest is not None:
+            note(f"to go on ({kept.newest}): give the same command with --resume")
     _report(recommender, measured, out, json)
     if trouble is not None:
         raise trouble

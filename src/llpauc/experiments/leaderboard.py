@@ -62,7 +62,7 @@ def _methods(split: Split) -> dict[str, list[Setting]]:
     """Method -> the settings it may choose from."""
     paper = _without(recipe("paper", split.train), "alpha", "beta", "cold")
     auto = _without(recipe("auto", split.train, split.valid), "refit")
-    rival = _without(auto, "alpha", "beta", "loss", "temperature")
+    rival = _without(auto, "alpha", "beta", "solver", "sharpness", "loss", "temperature")
     return {
         "popularity": [{"model": "popularity"}],
         "recent": [{"model": "recent"}],

@@ -22,6 +22,7 @@ from llpauc.losses.lambdaloss import (
     lambda_loss,
 )
 from llpauc.losses.minimax import attach, minimax_optimizer, minimax_parameter_groups
+from llpauc.losses.objective import START, llpauc_objective
 from llpauc.losses.pairwise import (
     BPRLoss,
     DNSLoss,
@@ -30,14 +31,7 @@ from llpauc.losses.pairwise import (
     dns_loss,
     softmax_v_loss,
 )
-from llpauc.losses.partial_auc import (
-    START,
-    AUCLoss,
-    LLPAUCLoss,
-    OPAUCLoss,
-    llpauc_objective,
-    llpauc_value_and_grads,
-)
+from llpauc.losses.partial_auc import AUCLoss, LLPAUCLoss, OPAUCLoss, llpauc_value_and_grads
 from llpauc.losses.pointwise import (
     BCELoss,
     CCLLoss,

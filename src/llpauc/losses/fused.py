@@ -1,6 +1,6 @@
 """Value and gradients of the LLPAUC objective without autograd: float32 scores on a CPU.
 
-`llpauc.losses.partial_auc` holds the equation and decides when this is used. The algebra: with
+`llpauc.losses.objective` holds the equation. The algebra: with
 f = sigmoid(score) both losses are parabolas with the same leading term,
 
     l+(f) = (f + h+)^2 + c+,  h+ = -(a + 1 + gamma),  c+ = a^2 - h+^2

@@ -1,6 +1,6 @@
 """One pass over the scores of a partial-AUC loss: value, gradient and sums, on a CPU in float32.
 
-The equation itself is `llpauc.losses.partial_auc.llpauc_objective`, in plain torch; this is its
+The equation itself is `llpauc.losses.objective.llpauc_objective`, in plain torch; this is its
 derivative written out by hand, because plain autograd of it makes some 25 passes over (B, N)
 memory where one will do. exp and log1p are polynomials (relative error below 3e-7), so that LLVM
 turns the loop into vector instructions; libm calls would keep it scalar, 13 times slower.

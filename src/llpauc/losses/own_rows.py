@@ -26,10 +26,10 @@ import numpy.typing as npt
 import torch
 from numba import njit, prange
 from torch import Tensor
-from torch.nn.functional import relu, softplus
 
 from llpauc.losses.interface import row_mean, row_sum
 from llpauc.losses.kernels import FAST, LARGEST, ONE, ZERO, Floats, Keep, exp_below_0, log1p_to_1
+from llpauc.losses.objective import hinge
 from llpauc.losses.rowwise import WORTH_THREADS, RowResult
 from llpauc.metrics.partial_auc import selected_count
 
@@ -76,9 +76,7 @@ def _hardest(values: Tensor, mask: Tensor | None, share: float, sharpness: float
             above = row_mean(over, mask) > share
             low, high = torch.where(above, middle, low), torch.where(above, high, middle)
         threshold = 0.5 * (low + high)
-    excess = values - threshold[:, None]
-    hinge = relu(excess) if math.isinf(sharpness) else softplus(excess, beta=sharpness)
-    return threshold + row_mean(hinge, mask) / share
+    return threshold + row_mean(hinge(values - threshold[:, None], sharpness), mask) / share
 
 
 @torch.no_grad()
@@ -124,7 +122,7 @@ class OwnRowsKernel:
         if pos_broken or neg_broken or not there.any():
             return RowResult(0.0, np.zeros_like(pos), np.zeros_like(neg), pos_broken, neg_broken)
         value, weights = _best_rows(losses, there, self.alpha, self.sharpness)
-        slope(pos, keep, *own, weights, thresholds, counts, d_pos, d_neg)
+        slope(pos, neg, keep, *own, weights, thresholds, counts, d_pos, d_neg)
         return RowResult(value - 1.0, d_pos, d_neg, 0, 0)
 
 
@@ -173,20 +171,20 @@ def _solve_parallel(pos, neg, keep, beta, sharpness, f, losses, thresholds, coun
 
 
 @njit(nogil=True, cache=True)
-def _slope(pos, keep, beta, sharpness, weights, thresholds, counts, d_pos, d_neg):  # type: ignore[no-untyped-def]
+def _slope(pos, neg, keep, beta, sharpness, weights, thresholds, counts, d_pos, d_neg):  # type: ignore[no-untyped-def]
     for i in range(len(pos)):
         kept = None if keep is None else keep[i]
         d_pos[i] = _slope_row(
-            pos[i], kept, beta, sharpness, weights[i], thresholds[i], counts[i], d_neg[i]
+            pos[i], neg[i], kept, beta, sharpness, weights[i], thresholds[i], counts[i], d_neg[i]
         )
 
 
 @njit(nogil=True, parallel=True, cache=True)
-def _slope_parallel(pos, keep, beta, sharpness, weights, thresholds, counts, d_pos, d_neg):  # type: ignore[no-untyped-def]
+def _slope_parallel(pos, neg, keep, beta, sharpness, weights, thresholds, counts, d_pos, d_neg):  # type: ignore[no-untyped-def]
     for i in prange(len(pos)):
         kept = None if keep is None else keep[i]
         d_pos[i] = _slope_row(
-            pos[i], kept, beta, sharpness, weights[i], thresholds[i], counts[i], d_neg[i]
+            pos[i], neg[i], kept, beta, sharpness, weights[i], thresholds[i], counts[i], d_neg[i]
         )
 
 
@@ -221,7 +219,7 @@ def _solve_row(pos, neg, keep, beta, sharpness, f):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, cache=True)
-def _slope_row(pos, keep, beta, sharpness, weight, threshold, n, f):  # type: ignore[no-untyped-def]
+def _slope_row(pos, neg, keep, beta, sharpness, weight, threshold, n, f):  # type: ignore[no-untyped-def]
     """The gradient by the positive; that by the negatives goes over their f."""
     if n == 0:
         f[:] = ZERO
@@ -229,10 +227,10 @@ def _slope_row(pos, keep, beta, sharpness, weight, threshold, n, f):  # type: ig
     rest = _squash(-pos)
     scale = np.float32(2.0 * weight / (beta * n))
     if beta == 1.0:
-        total = _plain_slopes(f, keep, rest, scale)
+        total = _plain_slopes(neg, f, keep, rest, scale)
     else:
-        total = _slopes(f, keep, rest, np.float32(sharpness), threshold, scale)
-    return np.float32(-total * _squash(pos) * rest)
+        total = _slopes(neg, f, keep, rest, np.float32(sharpness), threshold, scale)
+    return np.float32(-total * _slope_of_squash(pos))
 
 
 @njit(inline="always", fastmath=FAST, error_model="numpy")
@@ -241,6 +239,14 @@ def _squash(x):  # type: ignore[no-untyped-def]
     e = exp_below_0(-abs(x))
     part = ONE / (ONE + e)
     return part if x >= ZERO else e * part
+
+
+@njit(inline="always", fastmath=FAST, error_model="numpy")
+def _slope_of_squash(x):  # type: ignore[no-untyped-def]
+    """f (1 - f), also where f rounds to 1."""
+    e = exp_below_0(-abs(x))
+    part = ONE / (ONE + e)
+    return e * part * part
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
@@ -297,29 +303,25 @@ def _mean_square(f, keep, rest):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
-def _slopes(f, keep, rest, kappa, threshold, scale):  # type: ignore[no-untyped-def]
+def _slopes(x, f, keep, rest, kappa, threshold, scale):  # type: ignore[no-untyped-def]
     """Each f makes way for its score's gradient; the sum of those by f comes back."""
     total = ZERO
     for j in range(len(f)):
         counts = True if keep is None else keep[j]
-        own = f[j]
-        gap = rest + own
+        gap = rest + f[j]
         by_f = scale * _squash(kappa * (gap * gap - threshold)) * gap
-        by_f = by_f if counts else ZERO
-        total += by_f
-        f[j] = by_f * own * (ONE - own)
+        total += by_f if counts else ZERO
+        f[j] = by_f * _slope_of_squash(x[j]) if counts else ZERO
     return total
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
-def _plain_slopes(f, keep, rest, scale):  # type: ignore[no-untyped-def]
+def _plain_slopes(x, f, keep, rest, scale):  # type: ignore[no-untyped-def]
     """The same where nothing is selected."""
     total = ZERO
     for j in range(len(f)):
         counts = True if keep is None else keep[j]
-        own = f[j]
-        by_f = scale * (rest + own)
-        by_f = by_f if counts else ZERO
-        total += by_f
-        f[j] = by_f * own * (ONE - own)
+        by_f = scale * (rest + f[j])
+        total += by_f if counts else ZERO
+        f[j] = by_f * _slope_of_squash(x[j]) if counts else ZERO
     return total

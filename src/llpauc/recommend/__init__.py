@@ -17,17 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from llpauc import artifacts
+from llpauc.environment import config_toml, environment_json
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.interactions import IdMap, Interactions, Rows, Split
 from llpauc.models import BASELINES
-from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingModel
+from llpauc.models.embedding import EmbeddingModel
 from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.models.scorer import ByHistory, Constant, FactorScorer, Scorer, Scores, item_counts
 from llpauc.readers import Reading, read_interactions
 from llpauc.readers import load as load_file
 from llpauc.recency import before, choose_recency, join
-from llpauc.recommend.fitted import Fitted
+from llpauc.recommend.fitted import Fitted, held_out_of
 from llpauc.recommend.plan import MODELS, Plan, check_baseline, plan
+from llpauc.recommend.training import Training, train
 from llpauc.recommend.update import (
     EPOCHS,
     Arrivals,
@@ -38,7 +40,7 @@ from llpauc.recommend.update import (
     start,
 )
 from llpauc.splits import split_random_per_user
-from llpauc.training import Diverged, Epoch, History, check_feasible, fit
+from llpauc.training import Checkpointing, Checkpoints, Epoch, History
 
 
 class Recommender:
@@ -117,6 +119,7 @@ class Recommender:
         *,
         on_batch: Callable[[int], None] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
+        checkpoint: Checkpointing | Checkpoints | None = None,
     ) -> Recommender:
         """Train.
 
@@ -124,7 +127,7 @@ class Recommender:
             data: a path, a pandas, Polars or Arrow frame, a scipy CSR matrix, `Interactions`, or
                 a `Split` (whose test part is not looked at).
             valid: events that choose the epoch, of any of these kinds.
-            on_batch, on_epoch: see `llpauc.training.fit`.
+            on_batch, on_epoch, checkpoint: see `llpauc.training.fit`.
 
         Raises:
             llpauc.training.Diverged: on NaN; the recommender then has the last good weights.
@@ -136,43 +139,23 @@ class Recommender:
             if self.model == "recent" and "half_life" not in given:
                 chosen = choose_recency(before(split, "test"))
                 given |= {"half_life": chosen.half_life, "by": chosen.by}
-            self._keep(_fit_baseline(self.model, parts, given))
+            made = _fit_baseline(self.model, parts, given)
+            self._keep(made.holding_out(held_out_of(split), made.histories))
             self.fitted_params |= given
             return self
         plan, seen = self.plan(), join(parts)
         if split.valid is None and self.hold_out:
             split = _hold_out(split, self.hold_out, plan.fit.seed)
-        model, history = self._train(split, plan, seen, on_batch, on_epoch)
-        if self.refit and split.valid is not None and history.signal is None:
-            again = dataclasses.replace(
-                plan, fit=dataclasses.replace(plan.fit, epochs=history.best_epoch)
-            )
-            whole, second = self._train(Split(seen), again, seen, on_batch, on_epoch)
-            epochs = history.epochs + second.epochs
-            history = dataclasses.replace(history, epochs=epochs, signal=second.signal)
-            if second.signal is None:  # else the model that validation chose is the better one
-                model, split = whole, Split(seen)
-        return self._keep(_fitted_embedding(model, split.train, seen), history)
 
-    def _train(
-        self,
-        split: Split,
-        plan: Plan,
-        seen: Interactions,
-        on_batch: Callable[[int], None] | None,
-        on_epoch: Callable[[Epoch], None] | None,
-    ) -> tuple[EmbeddingModel, History]:
-        check_feasible(split.train, plan.embedding.dimensions, plan.fit)
-        model = EMBEDDING_MODELS[self.model](split.train, plan.embedding, plan.fit.seed)
-        try:
-            history = fit(
-                model, plan.make_loss(), split, plan.fit, on_batch=on_batch, on_epoch=on_epoch
-            )
-        except Diverged:  # what was learnt before trouble came is kept
+        def keep(model: EmbeddingModel, trained: Split) -> None:  # what was learnt before trouble
             with np.errstate(all="ignore"):  # good may still be huge; the error says the rest
-                self._keep(_fitted_embedding(model, split.train, seen))
-            raise
-        return model, history
+                self._keep(_fitted_embedding(model, trained, seen))
+
+        training = Training(
+            self.model, plan, self.refit, self.hold_out, on_batch, on_epoch, on_trouble=keep
+        )
+        model, trained, history = train(training, split, seen, checkpoint)
+        return self._keep(_fitted_embedding(model, trained, seen), history)
 
     def update(
         self,
@@ -220,10 +203,11 @@ class Recommender:
                 model, history = go_on(
                     begin, seen, name, plans, {"epochs": epochs, **changed}, on_batch, on_epoch
                 )
-                self.fitted = _fitted_embedding(model, seen, seen)
+                self.fitted = _fitted_embedding(model, Split(seen), seen)
             else:
                 by_items = history_map(begin, fitted, seen)
                 self.fitted = _fitted_vectors(begin.users, begin.items, by_items, seen, seen)
+        self.fitted = self.fitted.holding_out(fitted.held_out, self.fitted.histories)
         self.history = history
         return came
 
@@ -287,17 +271,19 @@ class Recommender:
 
     def save(self, folder: str | os.PathLike[str], **meta: Any) -> Path:
         """Write a run folder, whole or not at all; `meta` goes into its meta.json."""
-        fitted = self._fitted()
+        fitted, made = self._fitted(), Recommender(**self.fitted_params)
         epochs = self.history.epochs if self.history is not None else ()
-        lines = [json.dumps(dataclasses.asdict(epoch)) + "\n" for epoch in epochs]
-        artifact = artifacts.Artifact(
-            fitted.tensors(),
-            fitted.user_ids,
-            fitted.item_ids,
-            {"params": self.fitted_params, **meta},
-            {"metrics.jsonl": "".join(lines)},
-        )
-        return artifacts.save(artifact, folder)
+        lines = [dataclasses.asdict(epoch) for epoch in epochs]
+        # Apart: all else about an epoch is the same whenever and wherever it is trained again.
+        timings = {"seconds": [line.pop("seconds") for line in lines]}
+        plan = None if made.model in BASELINES else dataclasses.asdict(made.plan())
+        known = {"params": self.fitted_params, **meta}
+        extra = {"metrics.jsonl": "".join(json.dumps(line) + "\n" for line in lines),
+                 "timings.json": json.dumps(timings) + "\n",
+                 "environment.json": environment_json(),
+                 "config.toml": config_toml(self.fitted_params, plan)}  # fmt: skip
+        ids = fitted.user_ids, fitted.item_ids
+        return artifacts.save(artifacts.Artifact(fitted.tensors(), *ids, known, extra), folder)
 
     @staticmethod
     def load(folder: str | os.PathLike[str]) -> Recommender:
@@ -375,7 +361,7 @@ def _fit_baseline(name: str, parts: Sequence[Interactions], given: dict[str, Any
     return Fitted.of(train, scorer, scorer, scorer.scores)
 
 
-def _fitted_embedding(model: EmbeddingModel, train: Interactions, seen: Interactions) -> Fitted:
+def _fitted_embedding(model: EmbeddingModel, split: Split, seen: Interactions) -> Fitted:
     """`seen` is train and what was held out of it: nobody wants recommended what they have."""
     users, items = model.vectors()
     if model.name == "itemsum":
@@ -384,8 +370,9 @@ def _fitted_embedding(model: EmbeddingModel, train: Interactions, seen: Interact
         base = np.zeros(rows.shape[1], np.float32)
         by_items = HistoryMap(rows, base, items, model.scale if cosine else None)
     else:
-        by_items = learn_history_map(train.matrix, users, items)
-    return _fitted_vectors(users, items, by_items, seen, train)
+        by_items = learn_history_map(split.train.matrix, users, items)
+    fitted = _fitted_vectors(users, items, by_items, seen, split.train)
+    return fitted.holding_out(held_out_of(split), split.train.matrix)
 
 
 def _fitted_vectors(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from llpauc.errors import InputError, listing
-from llpauc.interactions import IdMap, Interactions, Rows, as_id_text
+from llpauc.interactions import IdMap, Interactions, Rows, Split, as_id_text
 from llpauc.models.ease import EASE
 from llpauc.models.fold_in import HistoryMap
 from llpauc.models.itemknn import ItemKNN
@@ -36,6 +36,8 @@ class Fitted:
         fallback: (n_items,) scores for somebody of whom nothing is known.
         histories: (n_users, n_items) CSR of what the users have.
         user_ids, item_ids: outside ids of the rows.
+        held_out: part (valid, test) -> CSR of those of its pairs that were not trained on. Where
+            `fit` held validation events out of train itself, they are in the histories too.
     """
 
     scorer: Scorer
@@ -44,10 +46,23 @@ class Fitted:
     histories: Any
     user_ids: IdMap
     item_ids: IdMap
+    held_out: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def of(seen: Interactions, scorer: Scorer, by_items: HistoryScorer, fallback: Scores) -> Fitted:
         return Fitted(scorer, by_items, fallback, seen.matrix, seen.user_ids, seen.item_ids)
+
+    def holding_out(self, parts: Mapping[str, Any], trained: Any) -> Fitted:
+        """With what `parts` (name -> CSR) have beyond the pairs that were trained on."""
+        kept = {}
+        for name, pairs in parts.items():
+            pairs = pairs.copy()
+            pairs.resize(self.histories.shape)
+            pairs = (pairs - pairs.multiply(trained)).tocsr()
+            pairs.eliminate_zeros()
+            if pairs.nnz:
+                kept[name] = pairs
+        return replace(self, held_out=kept)
 
     def scorer_for(self, user_ids: IdMap, item_ids: IdMap) -> Scorer:
         """The model over other id maps, such as those of data read again: somebody unknown is
@@ -67,9 +82,15 @@ class Fitted:
         return given
 
     def rank_rows(
-        self, rows: npt.NDArray[np.int64], k: int, exclude_seen: bool, **options: Any
+        self,
+        rows: npt.NDArray[np.int64],
+        k: int,
+        exclude_seen: bool,
+        hidden: Rows | None = None,
+        **options: Any,
     ) -> tuple[Rows, Scores]:
-        """(n, min(k, n_items)) item rows and scores; row -1 stands for somebody unknown."""
+        """(n, min(k, n_items)) item rows and scores; row -1 stands for somebody unknown. Nobody is
+        recommended what is hidden."""
         known = rows >= 0
         k = min(k, len(self.item_ids))  # nobody's k costs more memory than the catalogue
         items = np.full((len(rows), k), -1, np.int32)
@@ -77,19 +98,22 @@ class Fitted:
         if known.any():
             some = rows[known].astype(np.int32)
             masked = self.histories[some] if exclude_seen else None
-            ranking = rank(self.scorer, some, k, masked=masked, **options)
+            ranking = rank(self.scorer, some, k, masked=masked, hidden=hidden, **options)
             items[known], scores[known] = ranking.items, ranking.scores
         if not known.all():
-            ranking = rank(Constant(self.fallback), np.zeros(1, np.int32), k)
+            ranking = rank(Constant(self.fallback), np.zeros(1, np.int32), k, hidden=hidden)
             items[~known], scores[~known] = ranking.items, ranking.scores
         return items, scores
 
-    def rank_histories(self, histories: Any, k: int, exclude_seen: bool) -> tuple[Rows, Scores]:
+    def rank_histories(
+        self, histories: Any, k: int, exclude_seen: bool, hidden: Rows | None = None
+    ) -> tuple[Rows, Scores]:
         """(n, min(k, n_items)) item rows and scores for people given by their items, a CSR of
         (n, n_items)."""
         scores = ByHistory(self.by_items, histories, self.fallback)
         people = np.arange(histories.shape[0], dtype=np.int32)
-        ranking = rank(scores, people, k, masked=histories if exclude_seen else None)
+        masked = histories if exclude_seen else None
+        ranking = rank(scores, people, k, masked=masked, hidden=hidden)
         return ranking.items, ranking.scores
 
     def known_items(self, item_ids: Iterable[Any]) -> npt.NDArray[np.int64]:
@@ -114,6 +138,11 @@ class Fitted:
             "fallback": self.fallback,
             **_csr_arrays("histories", self.histories),
             **_model_arrays(self.scorer, self.by_items),
+            **{
+                array: values
+                for name, pairs in self.held_out.items()
+                for array, values in _csr_arrays(f"held_out.{name}", pairs).items()
+            },
         }
 
     @staticmethod
@@ -125,9 +154,22 @@ class Fitted:
             histories = _csr(tensors, "histories", shape)
             fallback = tensors["fallback"]
             scorer, by_items = _model_from(tensors, histories, fallback, shape)
+            held_out = {
+                name: _csr(tensors, f"held_out.{name}", shape)
+                for name in HELD_OUT
+                if f"held_out.{name}.starts" in tensors
+            }
         except (KeyError, ValueError, IndexError) as error:
             raise InputError(f"the saved arrays do not fit together: {error}") from None
-        return Fitted(scorer, by_items, fallback, histories, user_ids, item_ids)
+        return Fitted(scorer, by_items, fallback, histories, user_ids, item_ids, held_out)
+
+
+HELD_OUT = ("valid", "test")
+
+
+def held_out_of(split: Split) -> dict[str, Any]:
+    """The pairs of the parts beside train, by name."""
+    return {name: split.parts[name].matrix for name in HELD_OUT if name in split.parts}
 
 
 class _Translated:

@@ -25,6 +25,7 @@ PAPER_PROTOCOL: dict[str, Any] = {
 _ALL_ITEMS = 3_000  # a catalogue up to this size is compared with as a whole
 _LARGE_CATALOGUE = 20_000  # items beyond which scores are spread more
 _MANY_EVENTS = 500_000  # beyond which propagation costs more than it brings
+_BY_ROW = {"solver": "rows", "sharpness": 20.0}  # each user's own threshold
 _NEWS = 1.5  # what recent popularity must be worth against popularity for time to come first
 
 Recipe = Callable[[Interactions, Interactions | None], dict[str, Any]]
@@ -51,21 +52,23 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
     ('all', 0.3)
     """
     small = train.n_items <= _ALL_ITEMS
+    large = train.n_items > _LARGE_CATALOGUE
     many = len(train) > _MANY_EVENTS
+    beta = suggest_alpha_beta(train).beta_measured
     return {
         **({"model": "mf"} if many else {"model": "lightgcn", "layers": 2}),
         "loss": "llpauc",
         "alpha": 0.7,
-        "beta": min(0.3, 2 * suggest_alpha_beta(train).beta_measured),
+        **(_BY_ROW | {"beta": beta} if large else {"beta": min(0.3, 2 * beta)}),
         "score": "cosine",
-        "temperature": 0.25 if train.n_items <= _LARGE_CATALOGUE else 0.15,
+        "temperature": 0.3 if large else 0.25,
         "start": "spectral",
         "dimensions": 256 if small else 128,
         "sampler": "all" if small else "shared",
         "negatives": train.n_items if small else 2_048,
         "batch_size": 4_096 if many else 1_024,
         "lr": 0.003,
-        "epochs": 100,
+        "epochs": 12 if many else 100,
         "patience": 4,
         "refit": True,
     }

@@ -8,19 +8,21 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
+from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic_core import to_json
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from llpauc.errors import InputError, listing
-from llpauc.interactions import IdMap
 from llpauc.serving.batching import Batcher
 from llpauc.serving.limits import OPEN_PATHS, Gate, Refused, error_response
 from llpauc.serving.metrics import CONTENT_TYPE, Metrics
+from llpauc.serving.page import Beside, add_page
 from llpauc.serving.schemas import (
     About,
     Health,
@@ -34,13 +36,15 @@ from llpauc.serving.schemas import (
 )
 from llpauc.serving.served import (
     Entry,
+    Ids,
     ItemRows,
     Served,
     Wish,
-    find_rows,
     load_served,
     run_id,
+    similar,
 )
+from llpauc.serving.shortcut import Direct, Shortcut, said
 
 
 class _AnyText(Convertor[str]):
@@ -92,19 +96,20 @@ class Serving:
                 served = await asyncio.to_thread(load_served, self.folder)
             except InputError as error:
                 self.metrics.reloaded("refused")
-                said = str(error).replace(f"{self.folder}/", "")
-                raise InputError(said.replace(str(self.folder), "the run folder")) from None
+                told = str(error).replace(f"{self.folder}/", "")
+                raise InputError(told.replace(str(self.folder), "the run folder")) from None
             self.metrics.reloaded("loaded")
             self.served = served  # one assignment: a request has the old run or the new one
             return served, True
 
 
-def make_app(serving: Serving, key: str | None) -> FastAPI:
+def make_app(serving: Serving, key: str | None, beside: Beside | None = None) -> FastAPI:
     """The web application.
 
     Args:
         serving: the run, loaded.
         key: see `Gate`.
+        beside: what the page shows beside the run.
     """
     app = FastAPI(
         title="llpauc",
@@ -113,11 +118,14 @@ def make_app(serving: Serving, key: str | None) -> FastAPI:
         lifespan=serving.running,
         docs_url=None,  # both load scripts from elsewhere
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # it would tell of paths
     )
-    app.add_middleware(Gate, key=key, metrics=serving.metrics, log=serving.log)
     _answer_errors(app)
-    _add_lists(app, serving)
+    direct = _add_lists(app, serving)
     _add_upkeep(app, serving)
+    add_page(app, serving, beside or Beside())
+    app.add_middleware(Shortcut, routes={route.path: route for route in direct})
+    app.add_middleware(Gate, key=key, metrics=serving.metrics, log=serving.log)
     if key is not None:
         _tell_of_key(app)
     return app
@@ -126,7 +134,7 @@ def make_app(serving: Serving, key: str | None) -> FastAPI:
 # --- lists --------------------------------------------------------------------------------------
 
 
-def _add_lists(app: FastAPI, serving: Serving) -> None:
+def _add_lists(app: FastAPI, serving: Serving) -> list[Direct]:
     @app.post("/recommend", response_model=Recommendations, responses=_refusals(400, 404, 413, 422))
     async def recommend(asked: RecommendRequest) -> Response:
         """The best k items: of a known user, of several, or of somebody new."""
@@ -137,7 +145,7 @@ def _add_lists(app: FastAPI, serving: Serving) -> None:
             {"user": user, "items": _entries(items)}
             for user, items in zip(people, lists, strict=True)
         ]
-        return JSONResponse({"run": served.run, "lists": told})
+        return _json({"run": served.run, "lists": told})
 
     @app.post(
         "/similar-items", response_model=SimilarItems, responses=_refusals(400, 404, 413, 422)
@@ -145,56 +153,53 @@ def _add_lists(app: FastAPI, serving: Serving) -> None:
     async def similar_items(asked: SimilarRequest) -> Response:
         """The k items most like this one."""
         served, batcher = serving.served, _batcher(serving)
-        (row,) = _known(served.fitted.item_ids, [asked.item], "item")
-        k = min(asked.k, len(served.fitted.item_ids))
-        ids, scores = await batcher.call(served.recommender.similar_items, asked.item, k)
-        pairs = zip(ids.tolist(), scores.tolist(), strict=True)
-        found = [(item, score) for item, score in pairs if item is not None]
-        item = _plain(served.fitted.item_ids, [row])[0]
-        return JSONResponse({"run": served.run, "item": item, "items": _entries(found)})
+        (row,) = _known(served.items, [asked.item], "item").tolist()
+        found = await batcher.call(similar, served, row, asked.k)
+        item = served.items.outside[row]
+        return _json({"run": served.run, "item": item, "items": _entries(found)})
 
     @app.get("/users/{id:anytext}", response_model=UserHistory, responses=_refusals(404))
-    async def user_history(id: str) -> Response:
+    async def user_history(id: Annotated[str, InPath(examples=["ann"])]) -> Response:
         """What a user has, in the ids they came with."""
         served = serving.served
-        (row,) = _known(served.fitted.user_ids, [id], "user")
-        user = _plain(served.fitted.user_ids, [row])[0]
-        items = _plain(served.fitted.item_ids, served.items_of(row))
-        return JSONResponse({"run": served.run, "user": user, "items": items})
+        (row,) = _known(served.users, [id], "user").tolist()
+        items = [served.items.outside[item] for item in served.items_of(row).tolist()]
+        user = served.users.outside[row]
+        return _json({"run": served.run, "user": user, "items": items})
+
+    return [
+        Direct("/recommend", RecommendRequest, recommend),
+        Direct("/similar-items", SimilarRequest, similar_items),
+    ]
 
 
 def _wishes(served: Served, asked: RecommendRequest) -> tuple[list[Any], list[Wish]]:
     """Whom the lists are for (None is somebody new), and what each is to be."""
     if sum(given is not None for given in (asked.user, asked.users, asked.items)) != 1:
         raise Refused(422, "give one of user, users (known people) and items (somebody new)")
-    items = served.fitted.item_ids
     allow, deny, has = (
-        None if ids is None else _known(items, ids, "item")
+        None if ids is None else _known(served.items, ids, "item")
         for ids in (asked.allow, asked.deny, asked.items)
     )
     wish = Wish(asked.k, -1, has, asked.exclude_seen, allow, deny)
     if has is not None:
         return [None], [wish]
     users = [asked.user] if asked.users is None else asked.users
-    rows = _known(served.fitted.user_ids, users, "user")
-    people = _plain(served.fitted.user_ids, rows)
-    return people, [replace(wish, user=row) for row in rows.tolist()]
+    rows = _known(served.users, users, "user").tolist()
+    people = [served.users.outside[row] for row in rows]
+    return people, [replace(wish, user=row) for row in rows]
 
 
-def _known(ids: IdMap, asked: Sequence[Any], what: str) -> ItemRows:
-    try:
-        rows = find_rows(ids, asked)
-    except InputError as error:
-        raise Refused(422, f"{what}: {error}") from None
+def _known(ids: Ids, asked: Sequence[Any], what: str) -> ItemRows:
+    rows = ids.find(asked)
     unknown = [repr(asked[place]) for place in (rows < 0).nonzero()[0].tolist()]
     if unknown:
         raise Refused(404, f"unknown {what}: {listing(unknown, 5)}")
     return rows
 
 
-def _plain(ids: IdMap, rows: Any) -> list[Any]:
-    told: list[Any] = ids.outside(rows).tolist()
-    return told
+def _json(answer: dict[str, Any]) -> Response:
+    return Response(to_json(answer), media_type="application/json")
 
 
 def _entries(items: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -207,6 +212,11 @@ def _batcher(serving: Serving) -> Batcher:
 
 
 # --- upkeep -------------------------------------------------------------------------------------
+
+
+_AS_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"example": 'llpauc_run_info{run="9f2c",model="mf"} 1'}}}
+}
 
 
 def _add_upkeep(app: FastAPI, serving: Serving) -> None:
@@ -228,19 +238,16 @@ def _add_upkeep(app: FastAPI, serving: Serving) -> None:
     async def readyz() -> Response:
         """A run is loaded and can be asked for lists."""
         if serving.batcher is None or not serving.batcher.alive:
-            return error_response(503, "the ranking thread does not run; start the server again")
+            return error_response(503, "the ranking threads are stopped; start the server again")
         return JSONResponse(serving.served.about)
 
-    @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    @app.get("/metrics", response_class=Response, responses=_AS_TEXT)
     async def metrics() -> Response:
         """Counts and times, as Prometheus reads them."""
         return Response(serving.metrics.text(serving.served.about), media_type=CONTENT_TYPE)
 
 
 # --- errors and what OpenAPI says of them -------------------------------------------------------
-
-
-_UNREADABLE = "the body is no JSON: not UTF-8, nested too deep, or a number with too many digits"
 
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -252,35 +259,15 @@ def _answer_errors(app: FastAPI) -> None:
         return error_response(error.status, str(error))
 
     async def by_starlette(request: Request, error: Any) -> Response:
-        said = _UNREADABLE if error.status_code == 400 else str(error.detail)
-        return error_response(error.status_code, said, error.headers)
+        return error_response(error.status_code, str(error.detail), error.headers)
 
     async def invalid(request: Request, error: Any) -> Response:
         first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            place = first["loc"][-1]
-            return error_response(400, f"the body is no JSON: {first['ctx']['error']} at {place}")
-        return error_response(422, _said(first))
+        return error_response(422, said({**first, "loc": first["loc"][1:]}))
 
     app.add_exception_handler(Refused, refused)
     app.add_exception_handler(HTTPException, by_starlette)
     app.add_exception_handler(RequestValidationError, invalid)
-
-
-def _said(error: dict[str, Any]) -> str:
-    """Which field, and what is wanted of it.
-
-    >>> _said({"loc": ("body", "users", 2, "str"), "msg": "Input should be a valid string"})
-    'users.2: should be text or a whole number'
-    """
-    field, *inner = error["loc"][1:] or ("body",)
-    place = ".".join(str(part) for part in (field, *inner) if part == field or type(part) is int)
-    kinds = {str(part).split("[")[0] for part in inner}
-    if kinds & {"str", "int", "constrained-str"}:
-        return f"{place}: should be text or a whole number"
-    if field == "body":
-        return "a JSON object is wanted, with the header Content-Type: application/json"
-    return f"{place}: {error['msg'].removeprefix('Input ')}"
 
 
 def _tell_of_key(app: FastAPI) -> None:

@@ -1,25 +1,28 @@
 """Requests that arrive together are ranked together.
 
-One thread ranks. What arrives while it is at work is gathered, and then goes through one product
-and one pass for the best K. `rank` computes whole tiles of users whatever is asked (so that batch =
-single, bit for bit): a request that is ranked alone pays for a tile, those that share one share the
-price.
+What arrives while the ranking threads are at work is gathered, and then goes through one product:
+the item vectors are read once for all of a batch. Another thread is set to work only where enough
+lists wait to make that worth while.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from llpauc.serving.served import Entry, Served, Wish, rank_wishes
+from llpauc.serving.small_batches import PEOPLE
 
 T = TypeVar("T")
 
-_MOST_TOGETHER = 256  # lists ranked at once: some tiles, which `rank` spreads over the cores
+_MOST_TOGETHER = PEOPLE  # lists; with more, answers would wait for each other and cost no less
+_WORTH_A_THREAD = 4  # lists; four cost hardly more than one
 
 
 @dataclass(frozen=True)
@@ -30,59 +33,77 @@ class _Request:
 
 
 class Batcher:
-    """The ranking thread and its queue; to be made and used in one event loop.
+    """The ranking threads and their queue; to be made and used in one event loop.
 
     Args:
         noticed: told the number of lists of each batch.
+        threads: most that rank at once; by default one a core.
     """
 
-    def __init__(self, noticed: Callable[[int], None] | None = None) -> None:
-        self._noticed = noticed
-        self._thread = ThreadPoolExecutor(1, "llpauc-ranking")
+    def __init__(
+        self, noticed: Callable[[int], None] | None = None, threads: int | None = None
+    ) -> None:
+        self._noticed, self._threads = noticed, threads or _cores()
+        self._pool = ThreadPoolExecutor(self._threads, "llpauc-ranking")
+        self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Request] = deque()
-        self._arrived = asyncio.Event()
-        self._pump = asyncio.create_task(self._work())
+        self._lists_waiting = 0
+        self._will_start = False
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._is_open = True
 
     @property
     def alive(self) -> bool:
-        return not self._pump.done()
+        return self._is_open
 
     async def rank(self, served: Served, wishes: Sequence[Wish]) -> list[list[Entry]]:
         """The lists of these wishes, all from `served`."""
-        answer: asyncio.Future[list[list[Entry]]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[list[list[Entry]]] = self._loop.create_future()
         self._waiting.append(_Request(served, wishes, answer))
-        self._arrived.set()
+        self._lists_waiting += len(wishes)
+        if not self._will_start:  # soon: whoever is about to ask comes along
+            self._will_start = True
+            self._loop.call_soon(self._start)
         return await answer
 
     async def call(self, work: Callable[..., T], *args: Any) -> T:
-        """Any other work for the ranking thread, after what it is doing."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+        """Any other work for a ranking thread."""
+        return await self._loop.run_in_executor(self._pool, work, *args)
 
     async def close(self) -> None:
-        self._pump.cancel()
-        await asyncio.gather(self._pump, return_exceptions=True)
+        """Finish what is under way; what waits is given up."""
+        self._is_open = False
         for request in self._waiting:
             request.answer.cancel()
-        self._thread.shutdown()
+        self._waiting.clear()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        self._pool.shutdown()
 
-    async def _work(self) -> None:
-        while True:
-            await self._arrived.wait()
-            await asyncio.sleep(0)  # whoever is about to ask comes along; waiting longer only cost
+    def _start(self) -> None:
+        self._will_start = False
+        while self._waiting and (not self._under_way or self._is_worth_a_thread()):
             batch = self._take()
             if self._noticed is not None:
                 self._noticed(sum(len(request.wishes) for request in batch))
-            try:
-                answers = await self.call(_rank_together, batch)
-            except Exception as error:
-                answers = [error] * len(batch)
-            for request, answer in zip(batch, answers, strict=True):
-                if request.answer.done():  # whoever asked has left
-                    continue
-                if isinstance(answer, Exception):
-                    request.answer.set_exception(answer)
-                else:
-                    request.answer.set_result(answer)
+            job = self._loop.run_in_executor(self._pool, _rank_together, batch)
+            self._under_way.add(job)
+            job.add_done_callback(partial(self._answer, batch))
+
+    def _is_worth_a_thread(self) -> bool:
+        return len(self._under_way) < self._threads and self._lists_waiting >= _WORTH_A_THREAD
+
+    def _answer(self, batch: Sequence[_Request], job: asyncio.Future[Any]) -> None:
+        self._under_way.discard(job)
+        self._start()  # before anything else: the thread is to have work
+        error = job.exception()
+        answers = [error] * len(batch) if error is not None else job.result()
+        for request, answer in zip(batch, answers, strict=True):
+            if request.answer.done():  # whoever asked has left
+                continue
+            if isinstance(answer, BaseException):
+                request.answer.set_exception(answer)
+            else:
+                request.answer.set_result(answer)
 
     def _take(self) -> list[_Request]:
         batch: list[_Request] = []
@@ -92,9 +113,14 @@ class Batcher:
         ):
             batch.append(self._waiting.popleft())
             lists += len(batch[-1].wishes)
-        if not self._waiting:
-            self._arrived.clear()
+        self._lists_waiting -= lists
         return batch
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _rank_together(batch: Sequence[_Request]) -> list[list[list[Entry]] | Exception]:

@@ -25,7 +25,10 @@ MOST_ITEMS = 10_000  # in a history, and in an allow or deny list
 MOST_BYTES = 1 << 20  # of a body
 MOST_UNDER_WAY = 1024  # requests at once
 BODY_SECONDS = 10.0  # for a body to arrive
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for whoever watches the server: no key, no queue
+MOST_HEAD_BYTES = 1 << 16  # of the request line and the headers
+HEAD_SECONDS = 10.0  # for them to arrive
+# No key, no queue: for whoever watches the server, and the page, which has no data in it.
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/"})
 _LONGEST_ERROR = 300  # characters; an id may have many more
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -165,7 +168,8 @@ async def _whole_body(scope: Scope, receive: Receive) -> Receive:
 
 
 def _pattern(scope: Scope) -> str:
-    return getattr(scope.get("route"), "path_format", "other")
+    """The route, not the path: that has no end of values."""
+    return str(scope.get("pattern") or getattr(scope.get("route"), "path_format", "other"))
 
 
 def _where(error: Exception) -> str:

@@ -106,6 +106,8 @@ class Reloaded(About):
 
 
 class Health(BaseModel):
+    model_config = _examples({"status": "ok"})
+
     status: str
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,53 @@ import numpy.typing as npt
 from scipy import sparse
 
 from llpauc.artifacts import MANIFEST
+from llpauc.artifacts import load as load_artifact
 from llpauc.errors import InputError
-from llpauc.interactions import IdMap
-from llpauc.models.scorer import ByHistory, Scorer
+from llpauc.interactions import IdMap, Rows
+from llpauc.models.fold_in import HistoryMap
+from llpauc.models.scorer import ByHistory, FactorScorer, Scores
+from llpauc.page.runs import run_facts
 from llpauc.ranking import rank
-from llpauc.recommend import Recommender, outside
+from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
+from llpauc.serving.small_batches import multiply, rank_few, shared_columns
 
 ItemRows = npt.NDArray[np.int64]
 Entry = tuple[Any, float]  # an outside id and its score
 
 _ATTEMPTS = 5  # where a run is being replaced, its folder is not there for a moment
 _PAUSE = 0.1  # seconds between them
-_LOOKED_UP_AT_ONCE = 1000  # beyond that `IdMap.rows` makes a hash of all ids, for each request
+_AT_ONCE = 1000  # ids turned into Python's own objects before other threads have their turn
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Outside ids as Python's own objects: a request has a few, and Arrow takes a while for one.
+
+    Args:
+        outside: the id of each row, in the type it came in.
+        rows: the row of each id's text.
+    """
+
+    outside: Sequence[Any]
+    rows: Mapping[str, int]
+
+    @staticmethod
+    def of(ids: IdMap) -> Ids:
+        outside: list[Any] = []
+        rows: dict[str, int] = {}
+        for start in range(0, len(ids), _AT_ONCE):
+            stop = min(start + _AT_ONCE, len(ids))
+            text = ids.text.slice(start, stop - start).to_pylist()
+            rows.update(zip(text, range(start, stop), strict=True))
+            outside += text if ids.kind == "string" else map(int, text)
+            time.sleep(0)  # requests are answered meanwhile, and wait for this lock
+        return Ids(outside, rows)
+
+    def find(self, asked: Sequence[Any]) -> ItemRows:
+        """The row of each id, -1 where it is unknown; 7 and "7" are one."""
+        rows = [self.rows.get(one if type(one) is str else str(one), -1) for one in asked]
+        return np.array(rows, np.int64)
 
 
 @dataclass(frozen=True)
@@ -37,11 +72,29 @@ class Served:
         run: the beginning of the SHA-256 of its manifest, which has that of every file.
         recommender: what was loaded.
         fitted: its arrays.
+        users, items: its ids.
+        columns: see `shared_columns`; None where `rank` does all of the work.
+        units: (n_items, d) item vectors of length 1, for likeness; None for models without any.
+        facts: what the page says of it.
     """
 
     run: str
     recommender: Recommender
     fitted: Fitted
+    users: Ids
+    items: Ids
+    columns: Scores | None
+    units: Scores | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(run: str, recommender: Recommender) -> Served:
+        fitted = recommender.fitted
+        assert fitted is not None
+        return Served(
+            run, recommender, fitted, Ids.of(fitted.user_ids), Ids.of(fitted.item_ids),
+            shared_columns(fitted), _units(recommender, fitted),
+        )  # fmt: skip
 
     @property
     def about(self) -> dict[str, Any]:
@@ -99,7 +152,8 @@ def load_served(folder: Path) -> Served:
     for _ in range(_ATTEMPTS):
         run, trouble = run_id(folder), None
         try:
-            recommender = Recommender.load(folder)
+            artifact = load_artifact(folder)
+            recommender = Recommender.of_artifact(artifact, folder)
         except InputError as error:
             trouble = error
         # One run before and after, or it was being replaced meanwhile.
@@ -110,71 +164,122 @@ def load_served(folder: Path) -> Served:
         raise trouble or InputError(f"{folder}: keeps being replaced; try again later")
     if trouble is not None:
         raise trouble
-    fitted = recommender.fitted
-    assert fitted is not None
-    served = Served(run, recommender, fitted)
-    _check_finite(served)
+    _check_finite(recommender)
+    served = Served.of(run, recommender)
+    served = replace(served, facts=run_facts(artifact, served.fitted, folder.resolve().name))
     _warm_up(served)
     return served
 
 
-def _check_finite(served: Served) -> None:
-    for name, values in served.fitted.tensors().items():
+def _check_finite(recommender: Recommender) -> None:
+    assert recommender.fitted is not None
+    for name, values in recommender.fitted.tensors().items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InputError(f"the run's {name} are not all finite: it has diverged; train anew")
 
 
+def _units(recommender: Recommender, fitted: Fitted) -> Scores | None:
+    """What `Recommender.similar_items` makes anew each time."""
+    if not isinstance(fitted.scorer, FactorScorer):
+        return None
+    vectors = fitted.scorer.item_vectors
+    if recommender.fitted_params.get("item_bias"):
+        vectors = vectors[:, :-1]
+    units: Scores = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return units
+
+
 def _warm_up(served: Served) -> None:
-    """Compiled kernels and the hashes of both id maps are made on first use."""
-    fitted = served.fitted
-    some = find_rows(fitted.item_ids, fitted.item_ids.text.slice(0, 1).to_pylist())
-    find_rows(fitted.user_ids, fitted.user_ids.text.slice(0, 1).to_pylist())
-    rank_wishes(served, [Wish(k=1, user=0), Wish(k=1, has=some)])
+    """Kernels are compiled, or read from the cache, on first use."""
+    rank_wishes(served, [Wish(k=1, user=0), Wish(k=1, has=np.zeros(1, np.int64))])
+    similar(served, 0, 1)
 
 
-def find_rows(ids: IdMap, asked: Sequence[Any]) -> ItemRows:
-    """The row of each id, -1 where it is unknown."""
-    steps = range(0, len(asked), _LOOKED_UP_AT_ONCE)
-    found = [ids.rows(asked[step : step + _LOOKED_UP_AT_ONCE]) for step in steps]
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+def similar(served: Served, item: int, k: int) -> list[Entry]:
+    """The k items most like the one in row `item`, as `Recommender.similar_items` has them."""
+    if served.units is None:
+        ids, scores = served.recommender.similar_items(served.items.outside[item], k)
+        pairs = zip(ids.tolist(), scores.tolist(), strict=True)
+        return [(own, score) for own, score in pairs if own is not None]
+    units = served.units
+
+    def fill(start: int, stop: int, block: Scores) -> None:
+        block[0] = units @ units[item]
+
+    ranked = rank_few(fill, len(units), [np.array([item])], k)
+    return _cut(served, *ranked, [k])[0]
 
 
 def rank_wishes(served: Served, wishes: Sequence[Wish]) -> list[list[Entry]]:
     """The list of each wish, best first; shorter than its k where fewer items are left."""
-    fitted = served.fitted
     known = [place for place, wish in enumerate(wishes) if wish.has is None]
     new = [place for place, wish in enumerate(wishes) if wish.has is not None]
     lists: list[list[Entry]] = [[] for _ in wishes]
-    if known:
-        rows = np.array([wishes[place].user for place in known], np.int32)
-        _rank_into(lists, known, served, fitted.scorer, rows, wishes)
-    if new:
-        histories = _csr([_has(served, wishes[place]) for place in new], len(fitted.item_ids))
-        scorer = ByHistory(fitted.by_items, histories, fitted.fallback)
-        people = np.arange(len(new), dtype=np.int32)
-        _rank_into(lists, new, served, scorer, people, wishes)
+    for places, ranked in ((known, _rank_known), (new, _rank_new)):
+        if places:
+            own = [wishes[place] for place in places]
+            for place, entries in zip(places, ranked(served, own), strict=True):
+                lists[place] = entries
     return lists
 
 
-def _rank_into(
-    lists: list[list[Entry]],
-    places: Sequence[int],
+def _rank_known(served: Served, wishes: Sequence[Wish]) -> list[list[Entry]]:
+    fitted, columns = served.fitted, served.columns
+    people = np.array([wish.user for wish in wishes], np.int32)
+    if columns is None:
+        return _by_rank(served, fitted.scorer, people, wishes)
+    assert isinstance(fitted.scorer, FactorScorer)
+    vectors = fitted.scorer.user_vectors[people]
+    return _by_few(served, columns, vectors, wishes)
+
+
+def _rank_new(served: Served, wishes: Sequence[Wish]) -> list[list[Entry]]:
+    fitted, columns = served.fitted, served.columns
+    histories = _csr([_has(served, wish) for wish in wishes], len(fitted.item_ids))
+    if columns is None:
+        scorer = ByHistory(fitted.by_items, histories, fitted.fallback)
+        return _by_rank(served, scorer, np.arange(len(wishes), dtype=np.int32), wishes)
+    assert isinstance(fitted.by_items, HistoryMap)
+    vectors = fitted.by_items.vectors_of(histories)
+    return _by_few(served, columns, vectors, wishes, np.diff(histories.indptr) == 0)
+
+
+def _by_few(
     served: Served,
-    scorer: Scorer,
-    people: npt.NDArray[np.int32],
+    columns: Scores,
+    vectors: Scores,
     wishes: Sequence[Wish],
-) -> None:
-    """Rank with the longest k and cut: a shorter list is the beginning of a longer one."""
-    mine = [wishes[place] for place in places]
-    hidden = _csr([_hidden(served, wish) for wish in mine], len(served.fitted.item_ids))
-    ranking = rank(scorer, people, max(wish.k for wish in mine), masked=hidden)
-    ids = outside(served.fitted.item_ids, ranking.items).tolist()
-    finite = np.isfinite(ranking.scores).sum(axis=1).tolist()
-    for place, wish, own, scores, there in zip(
-        places, mine, ids, ranking.scores.tolist(), finite, strict=True
-    ):
-        length = min(wish.k, there)
-        lists[place] = list(zip(own[:length], scores[:length], strict=True))
+    of_nobody: npt.NDArray[np.bool_] | None = None,
+) -> list[list[Entry]]:
+    """Args: of_nobody: who is known by nothing, and gets the fallback."""
+
+    def fill(start: int, stop: int, block: Scores) -> None:
+        multiply(vectors[start:stop], columns, block)
+        if of_nobody is not None:
+            block[of_nobody[start:stop]] = served.fitted.fallback
+
+    hidden = [_hidden(served, wish) for wish in wishes]
+    ks = [wish.k for wish in wishes]
+    return _cut(served, *rank_few(fill, columns.shape[1], hidden, max(ks)), ks)
+
+
+def _by_rank(
+    served: Served, scorer: Any, people: npt.NDArray[np.int32], wishes: Sequence[Wish]
+) -> list[list[Entry]]:
+    hidden = _csr([_hidden(served, wish) for wish in wishes], len(served.fitted.item_ids))
+    ks = [wish.k for wish in wishes]
+    ranking = rank(scorer, people, max(ks), masked=hidden)
+    return _cut(served, ranking.items, ranking.scores, ks)
+
+
+def _cut(served: Served, items: Rows, scores: Scores, ks: Sequence[int]) -> list[list[Entry]]:
+    """Ranked with the longest k and cut: a shorter list is the beginning of a longer one."""
+    outside = served.items.outside
+    lists = []
+    for k, rows, own in zip(ks, items.tolist(), scores.tolist(), strict=True):
+        pairs = zip(rows[:k], own[:k], strict=True)
+        lists.append([(outside[row], score) for row, score in pairs if isfinite(score)])
+    return lists
 
 
 def _has(served: Served, wish: Wish) -> npt.NDArray[Any]:

@@ -14,6 +14,8 @@ import uvicorn
 
 from llpauc.errors import InputError
 from llpauc.serving.app import Serving, make_app
+from llpauc.serving.page import Beside
+from llpauc.serving.protocol import Watched
 from llpauc.serving.served import load_served
 
 KEY_VARIABLE = "LLPAUC_API_KEY"
@@ -23,7 +25,12 @@ _LAST_SECONDS = 10  # for the requests under way when the server is told to stop
 
 
 def serve_run(
-    run: str, host: str, port: int, key_file: str | None, log: Callable[[str], None]
+    run: str,
+    host: str,
+    port: int,
+    key_file: str | None,
+    log: Callable[[str], None],
+    beside: Beside | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; SIGHUP reloads the run folder.
 
@@ -32,7 +39,7 @@ def serve_run(
     key = read_key(key_file)
     with listen(host, port, key) as listener:
         serving = Serving(Path(run), load_served(Path(run)), log)
-        asyncio.run(_serve(serving, key, listener))
+        asyncio.run(_serve(serving, key, listener, beside))
 
 
 def read_key(key_file: str | None) -> str | None:
@@ -85,9 +92,12 @@ def listen(host: str, port: int, key: str | None) -> socket.socket:
     return listener
 
 
-async def _serve(serving: Serving, key: str | None, listener: socket.socket) -> None:
+async def _serve(
+    serving: Serving, key: str | None, listener: socket.socket, beside: Beside | None
+) -> None:
     config = uvicorn.Config(
-        make_app(serving, key),
+        make_app(serving, key, beside),
+        http=Watched,
         lifespan="on",
         ws="none",
         access_log=False,  # paths hold user ids

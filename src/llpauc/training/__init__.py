@@ -1,6 +1,18 @@
 """Training: one loop, two engines."""
 
+from llpauc.training.checkpoint import Checkpointing, Checkpoints
 from llpauc.training.engine import Diverged
-from llpauc.training.loop import Epoch, FitOptions, History, check_feasible, fit
+from llpauc.training.history import Epoch, History
+from llpauc.training.loop import check_feasible, fit
+from llpauc.training.options import FitOptions
 
-__all__ = ["Diverged", "Epoch", "FitOptions", "History", "check_feasible", "fit"]
+__all__ = [
+    "Checkpointing",
+    "Checkpoints",
+    "Diverged",
+    "Epoch",
+    "FitOptions",
+    "History",
+    "check_feasible",
+    "fit",
+]

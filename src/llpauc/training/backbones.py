@@ -19,7 +19,7 @@ from numba import njit, prange
 
 from llpauc.interactions import Interactions, Rows
 from llpauc.models.embedding import EmbeddingModel, graph_weights, history_weights
-from llpauc.optim import FAST_MATH, AdamOptions, RowAdam, aligned, room
+from llpauc.optim import FAST_MATH, AdamOptions, RowAdam, aligned, fill, room
 from llpauc.training.batches import Pairs
 from llpauc.training.kernels import item_gradients, step_items, through_unit, unit_rows
 
@@ -143,7 +143,6 @@ class Backbone:
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
         for name, side in (("users", self._users), ("items", self._items)):
             side.load_state({key: state[f"{name}.{key}"] for key in side.adam.state()})
-        self.settle()
 
 
 class ItemSumBackbone(Backbone):
@@ -280,6 +279,24 @@ class LightGCNBackbone(Backbone):
         self._step()
         super().settle()
         self.prepare(*self._all)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What is read between two steps follows from the tables; what was gathered does not."""
+        state = super().state()
+        if self._share > 1:
+            state |= {"pending": np.array(self._pending), **self._gathered()}
+        return state
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        super().load_state(state)
+        self._stale = True
+        if self._share > 1:
+            self._pending = int(state["pending"])
+            for name, table in self._gathered().items():
+                fill(table, state[name])
+
+    def _gathered(self) -> dict[str, Table]:
+        return dict(zip(("users.gathered", "items.gathered"), self._back, strict=True))
 
 
 BACKBONES: dict[str, Callable[..., Backbone]] = {

@@ -59,7 +59,15 @@ class Engine(Protocol):
         ...
 
     def diagnose(self) -> dict[str, float]:
-        """What the loss of the last batch stood for."""
+        """What the loss of the last batch stood for; nothing where there was none yet."""
+        ...
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """All that a resumed run needs beside the model's and the loss's own state."""
+        ...
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from `state`, with the model and the loss as they were then."""
         ...
 
 
@@ -280,7 +288,28 @@ class TorchEngine:
     def diagnose(self) -> dict[str, float]:
         return _figures(self.loss, self._last)
 
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        return {
+            f"{place}.{name}": value.cpu().numpy()
+            for place, parameter in enumerate(self._parameters())
+            for name, value in self.optimizer.state[parameter].items()
+        }
 
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        for place, parameter in enumerate(self._parameters()):
+            saved = {name: torch.from_numpy(state[f"{place}.{name}"].copy()) for name in _MOMENTS}
+            if any(value.shape != parameter.shape for value in saved.values()):
+                raise ValueError(f"the moments of parameter {place} have another shape")
+            self.optimizer.state[parameter] = {
+                "step": torch.from_numpy(state[f"{place}.step"].copy()),  # Adam's stays on the CPU
+                **{name: value.to(self.device) for name, value in saved.items()},
+            }
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 _Scored = tuple[Tensor, Tensor, Tensor | None, Context | None]
 
 

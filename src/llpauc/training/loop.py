@@ -2,132 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from llpauc.errors import InputError, check_at_least, choose
+from llpauc.errors import InputError
 from llpauc.evaluation import Evaluation, evaluate
 from llpauc.interactions import Interactions, Split
 from llpauc.losses.interface import Loss
 from llpauc.losses.softmax import SLAtKLoss
-from llpauc.metrics import parse_metric
 from llpauc.models.embedding import EmbeddingModel
-from llpauc.optim import AdamOptions
 from llpauc.ranking import rank
 from llpauc.recency import Floats, age_weights
 from llpauc.sampling import SAMPLERS, collision_rate, make_sampler
 from llpauc.training.batches import batches
+from llpauc.training.checkpoint import Checkpointing, Checkpoints, Snapshot, opened
 from llpauc.training.engine import CpuEngine, Diverged, Engine, TorchEngine
-from llpauc.training.interrupt import stop_requests
+from llpauc.training.history import Epoch, History
+from llpauc.training.interrupt import StopRequest, stop_requests
+from llpauc.training.options import FitOptions
+from llpauc.training.progress import Progress, Stage, arrays, fill_weights, settings
 
 _QUANTILE_EPOCHS = 5  # SL@K's quantiles are taken anew this often
 _UNSEEN = 0.05  # events an item is credited with, so that one without any has a logarithm
-
-
-@dataclass(frozen=True)
-class FitOptions:
-    """How to train.
-
-    Args:
-        epochs: most passes over the training events, at least 1.
-        batch_size: positives a step, at least 1.
-        negatives: negatives for each positive; for the batch where the sampler shares them.
-        sampler: uniform, uniform-all (the paper's way), popularity, shared, in-batch or all.
-        lr: Adam's rate.
-        weight_decay: pull of the rows in a batch towards zero.
-        valid_metric: what chooses the best epoch and stops; the one that is reported.
-        valid_every: epochs between two validations.
-        patience: validations without a better value before training stops.
-        seed: of the starting vectors, the order and the negatives.
-        device: "cpu", or a torch device such as "cuda".
-        share: batches that share one propagation of lightgcn; more is faster and a bit stale.
-        half_life: age at which an event comes up half as often (see `llpauc.recency.age_weights`);
-            None: every event once an epoch.
-    """
-
-    epochs: int = 100
-    batch_size: int = 128
-    negatives: int = 100
-    sampler: str = "uniform"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    valid_metric: str = "ndcg@20"
-    valid_every: int = 1
-    patience: int = 5
-    seed: int = 0
-    device: str = "cpu"
-    share: int = 1
-    half_life: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "negatives", "valid_every", "patience", "share"):
-            check_at_least(name, getattr(self, name), 1)
-        check_at_least("seed", self.seed, 0)
-        if self.half_life is not None and not 0 < self.half_life < math.inf:
-            raise InputError(f"half_life must be above 0, got {self.half_life!r}")
-        parse_metric(self.valid_metric)
-        choose(SAMPLERS, self.sampler, "sampler")
-
-    @property
-    def adam(self) -> AdamOptions:
-        return AdamOptions(lr=self.lr, weight_decay=self.weight_decay)
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one pass over the data came to.
-
-    Args:
-        number: from 1.
-        loss: mean over the batches.
-        seconds: of training, without validation.
-        examples: positives trained on.
-        figures: what the loss stands for, on the last batch.
-        valid: metric -> mean over all validation users; empty where there was no validation.
-        best: whether this is the best validation so far.
-    """
-
-    number: int
-    loss: float
-    seconds: float
-    examples: int
-    figures: Mapping[str, float] = field(default_factory=dict)
-    valid: Mapping[str, float] = field(default_factory=dict)
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class History:
-    """How training went.
-
-    Args:
-        epochs: one entry each.
-        best_epoch: whose weights the model has now; the last one without validation.
-        collisions: share of drawn negatives that are positives in truth.
-        stopped: why it ended: "epochs", "patience", or "interrupted".
-        signal: the number of the signal that interrupted, or None.
-    """
-
-    epochs: tuple[Epoch, ...]
-    best_epoch: int
-    collisions: float
-    stopped: str
-    signal: int | None = None
-
-    @property
-    def validated(self) -> bool:
-        """Whether validation has chosen the epoch."""
-        return any(epoch.valid for epoch in self.epochs)
-
-    @property
-    def seconds(self) -> float:
-        return sum(epoch.seconds for epoch in self.epochs)
 
 
 def fit(
@@ -138,6 +41,7 @@ def fit(
     *,
     on_batch: Callable[[int], None] | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
+    checkpoint: Checkpointing | Checkpoints | None = None,
 ) -> History:
     """Train `model` in place on split.train; split.valid, where there is one, picks the epoch.
 
@@ -150,86 +54,207 @@ def fit(
         split: train, and perhaps valid.
         options: see `FitOptions`.
         on_batch: called with the number of positives done, about ten times a second.
-        on_epoch: called after each epoch.
+        on_epoch: called after each epoch; for those before a resumed checkpoint at once.
+        checkpoint: where training is written down, to go on from there bit for bit. The folder is
+            removed when training is over, but left to the caller where the caller has opened it.
 
     Raises:
         Diverged: on NaN or infinity. The model has the best weights so far; without a validation
             yet, those of the last whole epoch, or of the start.
     """
-    train = split.train
-    check_feasible(train, model.options.dimensions, options)
-    check_device(options.device)
-    weights = None if options.half_life is None else age_weights(train, options.half_life)
-    chances = None if weights is None else weights / weights.sum()
-    if model.options.item_bias:
-        _start_bias(model, train, weights)
-    sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
-    engine: Engine
-    if options.device == "cpu":
-        engine = CpuEngine(model, loss, sampler, train, options.adam, options.share)
-    else:
-        engine = TorchEngine(model, loss, sampler, options.adam, options.device)
-    epochs: list[Epoch] = []
-    best_value, best_epoch = -math.inf, 0
-    kept = _copy(model)  # the best weights so far; without validation, those of the last epoch
-    waited, step, stopped = 0, 0, "epochs"
-    with stop_requests() as stop:
-        for number in range(1, options.epochs + 1):
-            if isinstance(loss, SLAtKLoss) and (number - 1) % _QUANTILE_EPOCHS == 0:
-                engine.settle()
-                _refresh_quantiles(model, loss)
-            # The order of an epoch is a function of seed and epoch: a resumed run has the same.
-            rng = np.random.default_rng([options.seed, number])
-            if chances is None:
-                order = rng.permutation(len(train))
-            else:
-                order = rng.choice(len(train), len(train), p=chances)
-            begun = told = time.perf_counter()
-            total, n_batches, done, untold = 0.0, 0, 0, 0
-            made = batches(engine, train, order, options.batch_size, step)
-            try:
-                with closing(made):
-                    for batch in made:
-                        total += engine.step(batch)
-                        step, n_batches, done = step + 1, n_batches + 1, done + len(batch.users)
-                        untold += len(batch.users)
-                        if on_batch is not None and time.perf_counter() - told > 0.1:
-                            on_batch(untold)
-                            told, untold = time.perf_counter(), 0
-                        if stop:
-                            break
-            except Diverged as error:
-                _restore(model, kept)
-                raise Diverged(_why(error, number, n_batches + 1, options)) from None
-            seconds = time.perf_counter() - begun
-            engine.settle()
+    with opened(checkpoint) as kept:
+        stage = None
+        if kept is not None:
+            stage = Stage(kept, found=kept.find(settings(model, loss, options), split))
+        history = fit_stage(
+            model, loss, split, options, stage, on_batch=on_batch, on_epoch=on_epoch
+        )
+        if kept is not None and kept is not checkpoint and history.signal is None:
+            kept.clear()
+    return history
 
-            valid: dict[str, float] = {}
-            better = False
-            if split.valid is not None and not stop and number % options.valid_every == 0:
-                valid = validate(model, split, options.valid_metric)
-                value = next(iter(valid.values()))
-                better = value > best_value
-                if better:
-                    best_value, best_epoch, kept = value, number, _copy(model)
-                waited = 0 if better else waited + 1
-            elif split.valid is None:
-                kept = _copy(model)
-            epochs.append(
-                Epoch(number, total / n_batches, seconds, done, engine.diagnose(), valid, better)
-            )
+
+def fit_stage(
+    model: EmbeddingModel,
+    loss: Loss,
+    split: Split,
+    options: FitOptions,
+    stage: Stage | None,
+    *,
+    on_batch: Callable[[int], None] | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+) -> History:
+    """`fit`, one among others that share a folder of checkpoints."""
+    check_feasible(split.train, model.options.dimensions, options)
+    check_device(options.device)
+    run = _Run(model, loss, split, options, stage)
+    if stage is not None and stage.found is not None:
+        run.restore(stage.found)
+    progress = run.progress
+    if on_epoch is not None:
+        for epoch in progress.epochs:
+            on_epoch(epoch)
+    if on_batch is not None and progress.examples:
+        on_batch(progress.examples)
+    with stop_requests() as stop:
+        while (stopped := _why_over(progress, options)) is None:
+            try:
+                run.train_batches(stop, on_batch)
+            except Diverged as error:
+                _restore(model, run.best)
+                where = progress.epoch, progress.batches + 1
+                raise Diverged(_why(error, *where, options)) from None
+            cut_short = bool(stop)
+            if cut_short:  # before the epoch is ended: a resumed run does that when it is over
+                run.save()
+            run.end_epoch(validated=not cut_short)
             if on_epoch is not None:
-                on_epoch(epochs[-1])
+                on_epoch(progress.epochs[-1])
             if stop:
+                if not cut_short:
+                    run.save()
                 stopped = "interrupted"
                 break
-            if waited >= options.patience:
-                stopped = "patience"
-                break
-    if best_epoch:
-        _restore(model, kept)
-    collisions = collision_rate(sampler, train)
-    return History(tuple(epochs), best_epoch or len(epochs), collisions, stopped, stop.signal)
+            run.save_if_due()
+    if progress.best_epoch:
+        _restore(model, run.best)
+    epochs = tuple(progress.epochs)
+    collisions = collision_rate(run.sampler, split.train)
+    return History(epochs, progress.best_epoch or len(epochs), collisions, stopped, stop.signal)
+
+
+def _why_over(progress: Progress, options: FitOptions) -> str | None:
+    if progress.waited >= options.patience:
+        return "patience"
+    return "epochs" if progress.epoch > options.epochs else None
+
+
+class _Run:
+    """A training under way: what moves, and how it is written down and read back."""
+
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        loss: Loss,
+        split: Split,
+        options: FitOptions,
+        stage: Stage | None,
+    ) -> None:
+        train = split.train
+        self.model, self.loss, self.split, self.options = model, loss, split, options
+        weights = None if options.half_life is None else age_weights(train, options.half_life)
+        self._chances = None if weights is None else weights / weights.sum()
+        if model.options.item_bias:
+            _start_bias(model, train, weights)
+        self.sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
+        self.engine: Engine
+        if options.device == "cpu":
+            self.engine = CpuEngine(model, loss, self.sampler, train, options.adam, options.share)
+        else:
+            self.engine = TorchEngine(model, loss, self.sampler, options.adam, options.device)
+        self.progress = Progress()
+        self.best = _copy(model)  # so far; without validation, the weights of the last epoch
+        self._stage = stage
+
+    def train_batches(self, stop: StopRequest, on_batch: Callable[[int], None] | None) -> None:
+        """The rest of the epoch under way, unless a stop is asked for."""
+        progress, size, train = self.progress, self.options.batch_size, self.split.train
+        if not progress.batches:
+            self._begin_epoch()
+        rest = self._order()[progress.batches * size :]
+        kept = None if self._stage is None else self._stage.kept
+        begun = told = time.perf_counter()
+        untold = 0
+        made = batches(self.engine, train, rest, size, progress.step)
+        with closing(made):
+            for batch in made:
+                progress.loss += self.engine.step(batch)
+                n = len(batch.users)
+                progress.step += 1
+                progress.batches += 1
+                progress.examples += n
+                untold += n
+                now = time.perf_counter()
+                if on_batch is not None and now - told > 0.1:
+                    on_batch(untold)
+                    told, untold = now, 0
+                if stop:
+                    break
+                if kept is not None and kept.due(now):
+                    progress.seconds += now - begun
+                    self.save()
+                    begun = time.perf_counter()
+        progress.seconds += time.perf_counter() - begun
+
+    def _begin_epoch(self) -> None:
+        if isinstance(self.loss, SLAtKLoss) and (self.progress.epoch - 1) % _QUANTILE_EPOCHS == 0:
+            self.engine.settle()
+            _refresh_quantiles(self.model, self.loss)
+
+    def _order(self) -> npt.NDArray[np.int64]:
+        """The order of an epoch is a function of seed and epoch: a resumed run has the same."""
+        n = len(self.split.train)
+        rng = np.random.default_rng([self.options.seed, self.progress.epoch])
+        return rng.permutation(n) if self._chances is None else rng.choice(n, n, p=self._chances)
+
+    def end_epoch(self, validated: bool) -> None:
+        progress, split, options = self.progress, self.split, self.options
+        self.engine.settle()
+        valid: dict[str, float] = {}
+        better = False
+        if split.valid is None:
+            self.best = _copy(self.model)
+        elif validated and progress.epoch % options.valid_every == 0:
+            valid = validate(self.model, split, options.valid_metric)
+            value = next(iter(valid.values()))
+            better = value > (-math.inf if progress.best_value is None else progress.best_value)
+            if better:
+                progress.best_value, progress.best_epoch = value, progress.epoch
+                self.best = _copy(self.model)
+            progress.waited = 0 if better else progress.waited + 1
+        mean = progress.loss / progress.batches
+        figures = self.engine.diagnose() or progress.figures
+        progress.close(
+            Epoch(progress.epoch, mean, progress.seconds, progress.examples, figures, valid, better)
+        )
+
+    def save_if_due(self) -> None:
+        if self._stage is not None and self._stage.kept.due(time.perf_counter()):
+            self.save()
+
+    def save(self) -> None:
+        """Write all of it down, as it is: rows that lag behind stay there."""
+        stage = self._stage
+        if stage is None:
+            return
+        if self.progress.batches:
+            self.progress.figures = self.engine.diagnose() or self.progress.figures
+        tensors = {
+            "weights": arrays(dict(self.model.named_parameters())),
+            "best": arrays(self.best),
+            "optimizer": self.engine.state(),
+            "loss": arrays(self.loss.state_dict()),
+            **stage.carried.tensors,
+        }
+        progress = {"stage": stage.name, "progress": dataclasses.asdict(self.progress)}
+        stage.kept.save(Snapshot(tensors, {**progress, **stage.carried.meta}))
+
+    def restore(self, found: Snapshot) -> None:
+        """Go on from a checkpoint of the same training."""
+        try:
+            for name, into in (
+                ("weights", dict(self.model.named_parameters())),
+                ("best", self.best),
+            ):
+                fill_weights(into, found.tensors[name])
+            saved = found.tensors.get("loss", {})  # a loss without variables leaves no trace
+            loss = {name: torch.from_numpy(a) for name, a in saved.items()}
+            self.loss.load_state_dict(loss)
+            self.engine.load_state(dict(found.tensors["optimizer"]))
+            self.progress = Progress.from_json(found.meta["progress"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            why = " ".join(str(error).split())
+            raise InputError(f"the checkpoint does not fit this training: {why}") from None
 
 
 def _start_bias(model: EmbeddingModel, train: Interactions, weights: Floats | None) -> None:

@@ -7,21 +7,15 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from llpauc.evaluation import Evaluation, evaluate
 from llpauc.experiments.auto.contest import SAFETY, TEST_USERS, Contest, Entry, reserve
 from llpauc.experiments.auto.plan import some_users
-from llpauc.files import atomic_write
 from llpauc.interactions import Interactions, Split
 from llpauc.recency import join
-from llpauc.recommend import Recommender
+from llpauc.recommend import Recommender, lists
 from llpauc.recommend.fitted import Fitted
 
 METRICS = ("ndcg@20", "recall@20", "hit@20")
-_BLOCK = 50_000  # users whose lists are held at once
 _OVER = 1.05  # of the budget: then the last fit is given up
 
 
@@ -143,26 +137,5 @@ def _with_histories(recommender: Recommender, seen: Interactions) -> Recommender
 
 
 def write_recommendations(fitted: Fitted, k: int, path: Path) -> int:
-    """Lists for all users as Parquet (user, item, rank, score), in blocks; how many rows."""
-    written = 0
-    users = np.arange(len(fitted.user_ids), dtype=np.int64)
-    with atomic_write(path) as temporary:
-        writer = None
-        for start in range(0, max(len(users), 1), _BLOCK):
-            rows = users[start : start + _BLOCK]
-            items, scores = fitted.rank_rows(rows, k, True)
-            who, place = np.nonzero(items >= 0)
-            table = pa.table(
-                {
-                    "user": fitted.user_ids.arrow(rows[who]),
-                    "item": fitted.item_ids.arrow(items[who, place]),
-                    "rank": pa.array(place + 1, pa.int64()),
-                    "score": scores[who, place],
-                }
-            )
-            writer = writer or pq.ParquetWriter(temporary, table.schema)
-            writer.write_table(table)
-            written += len(table)
-        if writer is not None:
-            writer.close()
-    return written
+    """Lists for all users as Parquet (user, item, rank, score); how many rows."""
+    return lists.write_recommendations(fitted, path, lists.Wanted(k)).rows

@@ -1,0 +1,68 @@
+"""`llpauc report`: runs as one HTML file that needs no server."""
+
+from __future__ import annotations
+
+from llpauc.cli.console import note, print_json, progress
+from llpauc.cli.outputs import check_file, make_folder_of
+
+
+def report(
+    runs: list[str],
+    *,
+    out: str = "report.html",
+    items: str | None = None,
+    tuning: str | None = None,
+    users: str | None = None,
+    json: bool = False,
+) -> None:
+    """Write runs as one HTML page: users, lists, ROC curves, training, tuning (docs/page.md).
+
+    The file holds all it needs, fetches nothing and can be passed on; it names the users and items
+    it shows. The users are those of the first run. llpauc serve shows the same page for all users
+    of a run.
+
+    Args:
+        runs: run folders written by llpauc train
+        out: the file to write
+        items: CSV or TSV file with the columns item and title
+        tuning: folder that llpauc tune wrote, for its map over alpha and beta
+        users: how many, spread from the least to the most active; or their ids, separated by
+            commas, or @FILE with one a line; unless given 200, fewer where they take above 2 MB
+        json: print what was written as JSON
+    """
+    from llpauc.errors import InputError
+    from llpauc.files import atomic_write
+    from llpauc.page.document import render
+    from llpauc.page.report import report_data
+    from llpauc.page.runs import load_run
+    from llpauc.page.titles import read_titles
+    from llpauc.page.tuning import read_tuning
+
+    check_file(out)
+    wanted = _users(users)
+    titles, trials = read_titles(items), read_tuning(tuning)
+    if len(set(runs)) < len(runs):
+        raise InputError("a run is named twice; a report compares different ones")
+    with progress("making the report"):
+        data = report_data([load_run(run) for run in runs], wanted, titles, trials)
+        page = render(data)
+        make_folder_of(out)
+        with atomic_write(out) as temporary:
+            temporary.write_bytes(page)
+    shown = len(data["users"])
+    if json:
+        print_json({"out": out, "runs": len(runs), "users": shown, "bytes": len(page)})
+    else:
+        note(f"wrote {out}: {len(runs)} runs, {shown:,} users, {len(page) / 1e6:.2f} MB")
+
+
+def _users(text: str | None) -> int | list[str] | None:
+    """A number is how many; everything else is ids."""
+    from llpauc.cli.recommend import _ids
+    from llpauc.errors import check_at_least
+
+    if text is None:
+        return None
+    if text.isdecimal():
+        return check_at_least("users", int(text), 1)
+    return [str(word) for word in _ids(text, "--users", "user")]

@@ -1,0 +1,60 @@
+"""How to train."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from llpauc.errors import InputError, check_at_least, choose
+from llpauc.metrics import parse_metric
+from llpauc.optim import AdamOptions
+from llpauc.sampling import SAMPLERS
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How to train.
+
+    Args:
+        epochs: most passes over the training events, at least 1.
+        batch_size: positives a step, at least 1.
+        negatives: negatives for each positive; for the batch where the sampler shares them.
+        sampler: uniform, uniform-all (the paper's way), popularity, shared, in-batch or all.
+        lr: Adam's rate.
+        weight_decay: pull of the rows in a batch towards zero.
+        valid_metric: what chooses the best epoch and stops; the one that is reported.
+        valid_every: epochs between two validations.
+        patience: validations without a better value before training stops.
+        seed: of the starting vectors, the order and the negatives.
+        device: "cpu", or a torch device such as "cuda".
+        share: batches that share one propagation of lightgcn; more is faster and a bit stale.
+        half_life: age at which an event comes up half as often (see `llpauc.recency.age_weights`);
+            None: every event once an epoch.
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    negatives: int = 100
+    sampler: str = "uniform"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    valid_metric: str = "ndcg@20"
+    valid_every: int = 1
+    patience: int = 5
+    seed: int = 0
+    device: str = "cpu"
+    share: int = 1
+    half_life: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "negatives", "valid_every", "patience", "share"):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("seed", self.seed, 0)
+        if self.half_life is not None and not 0 < self.half_life < math.inf:
+            raise InputError(f"half_life must be above 0, got {self.half_life!r}")
+        parse_metric(self.valid_metric)
+        choose(SAMPLERS, self.sampler, "sampler")
+
+    @property
+    def adam(self) -> AdamOptions:
+        return AdamOptions(lr=self.lr, weight_decay=self.weight_decay)

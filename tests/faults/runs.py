@@ -1,0 +1,93 @@
+"""Real `llpauc train` processes that are killed, and what is left of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+# Kills itself at the n-th call of a function, before or after it: `os.fsync` of a file of a
+# checkpoint, or the `os.rename` that puts one in place.
+_DRIVER = """
+import os, signal, sys
+from llpauc.cli import main
+
+name, when, nth = sys.argv[1], sys.argv[2], int(sys.argv[3])
+original, calls = getattr(os, name), 0
+
+def dying(*arguments):
+    global calls
+    what = arguments[0]
+    path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
+    calls += ".checkpoint/" in path
+    if calls == nth and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    result = original(*arguments)
+    if calls == nth:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+setattr(os, name, dying)
+sys.exit(main(sys.argv[4:]))
+"""
+
+
+@dataclass(frozen=True)
+class FaultPoint:
+    """The n-th call of `os.fsync` or `os.rename` for a checkpoint; before or after it."""
+
+    name: str
+    when: str
+    nth: int
+
+
+def write_events(path: Path, users: int = 60, items: int = 150, each: int = 12) -> Path:
+    rng = np.random.default_rng(3)
+    pairs = [(u, i) for u in range(users) for i in rng.choice(items, each, replace=False)]
+    path.write_text("user,item\n" + "".join(f"u{u},i{i}\n" for u, i in pairs), encoding="utf-8")
+    return path
+
+
+def words(events: Path, out: Path, *more: str) -> list[str]:
+    """`train`, without early stopping and with a checkpoint every few batches."""
+    return [
+        "train", str(events), "--out", str(out), "--dimensions", "8", "--batch-size", "32",
+        "--negatives", "9", "--patience", "99", "--checkpoint-every", "0.02s", *more,
+    ]  # fmt: skip
+
+
+def start(arguments: list[str], point: FaultPoint | None = None) -> subprocess.Popen[str]:
+    """A process of its own; with a fault point, one that kills itself there."""
+    program = ["-m", "llpauc"]
+    if point is not None:
+        program = ["-c", _DRIVER, point.name, point.when, str(point.nth)]
+    return subprocess.Popen(
+        [sys.executable, *program, *arguments],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
+    )  # fmt: skip
+
+
+def wait_for(process: subprocess.Popen[str], beginning: str) -> None:
+    """Read what the process says until a line begins like this."""
+    assert process.stderr is not None
+    heard = []
+    for line in process.stderr:
+        heard.append(line)
+        if line.startswith(beginning):
+            return
+    raise AssertionError(f"never said {beginning!r}: {''.join(heard)}")
+
+
+def fingerprint(run: Path) -> tuple[str, list[dict[str, object]]]:
+    """SHA-256 of the weights, and the metrics of every epoch without how long it took."""
+    weights = hashlib.sha256((run / "tensors.safetensors").read_bytes()).hexdigest()
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    epochs = [json.loads(line) for line in lines]
+    return weights, epochs
