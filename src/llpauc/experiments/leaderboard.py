@@ -27,7 +27,7 @@ from llpauc.experiments.spread import Spread
 from llpauc.interactions import Split
 from llpauc.recency import before, join
 from llpauc.recommend.lists import ListRows, write_lists
-from llpauc.recommend.recipes import recipe
+from llpauc.recommend.recipes import recipe, with_loss
 from llpauc.splits import split_random_per_user
 
 METRICS = ("recall@20", "ndcg@20")
@@ -62,14 +62,13 @@ def _methods(split: Split) -> dict[str, list[Setting]]:
     """Method -> the settings it may choose from."""
     paper = _without(recipe("paper", split.train), "alpha", "beta", "cold")
     auto = _without(recipe("auto", split.train, split.valid), "refit")
-    rival = _without(auto, "alpha", "beta", "solver", "sharpness", "loss", "temperature")
     return {
         "popularity": [{"model": "popularity"}],
         "recent": [{"model": "recent"}],
         "itemknn": [{"model": "itemknn", "neighbours": n} for n in (50, 100, 300)],
         "ease": [{"model": "ease", **setting} for setting in EASE_GRID],
         "bpr": [{**paper, "loss": "bpr", "lr": lr, "batch_size": 1024} for lr in (1e-3, 1e-2)],
-        "sl": [{**rival, "loss": "sl", "temperature": t} for t in (0.1, 0.2)],
+        "sl": [with_loss(auto, "sl", temperature=t) for t in (0.1, 0.2)],
         "llpauc-published": [
             {**paper, "alpha": a, "beta": b} for a, b in ((0.7, 0.1), (0.9, 0.01))
         ],

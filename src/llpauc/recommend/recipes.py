@@ -6,13 +6,14 @@ a person sets goes over it.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llpauc.errors import choose
 from llpauc.interactions import Interactions
-from llpauc.losses import suggest_alpha_beta
+from llpauc.losses import LLPAUCLoss, suggest_alpha_beta
 from llpauc.recency import choose_recency
 
 # The paper's protocol, whatever the loss. Negatives come from all items and users without a
@@ -25,7 +26,7 @@ PAPER_PROTOCOL: dict[str, Any] = {
 _ALL_ITEMS = 3_000  # a catalogue up to this size is compared with as a whole
 _LARGE_CATALOGUE = 20_000  # items beyond which scores are spread more
 _MANY_EVENTS = 500_000  # beyond which propagation costs more than it brings
-_BY_ROW = {"solver": "rows", "sharpness": 20.0}  # each user's own threshold
+_OF_LLPAUC = frozenset(inspect.signature(LLPAUCLoss).parameters)
 _NEWS = 1.5  # what recent popularity must be worth against popularity for time to come first
 
 Recipe = Callable[[Interactions, Interactions | None], dict[str, Any]]
@@ -45,21 +46,28 @@ def auto(train: Interactions, valid: Interactions | None = None) -> dict[str, An
 def settled(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
     """Cosine over a soft temperature from a spectral start, many shared negatives, then a refit.
 
-    LightGCN, or MF where there are many events.
+    LightGCN, or MF where there are many events. Thresholds by row, or pooled in a catalogue of
+    middle size, where neither is ahead and pooled is faster.
 
     >>> events = Interactions.of(["ann", "bob"], ["x", "y"])
     >>> settled(events)["sampler"], settled(events)["beta"]
-    ('all', 0.3)
+    ('all', 0.1)
     """
     small = train.n_items <= _ALL_ITEMS
     large = train.n_items > _LARGE_CATALOGUE
     many = len(train) > _MANY_EVENTS
     beta = suggest_alpha_beta(train).beta_measured
+    if small:
+        of_loss = {"solver": "rows", "sharpness": 5.0, "beta": min(0.1, beta)}
+    elif large:
+        of_loss = {"solver": "rows", "sharpness": 20.0, "beta": beta}
+    else:
+        of_loss = {"beta": 2 * beta}
     return {
         **({"model": "mf"} if many else {"model": "lightgcn", "layers": 2}),
         "loss": "llpauc",
         "alpha": 0.7,
-        **(_BY_ROW | {"beta": beta} if large else {"beta": min(0.3, 2 * beta)}),
+        **of_loss,
         "score": "cosine",
         "temperature": 0.3 if large else 0.25,
         "start": "spectral",
@@ -100,6 +108,16 @@ def moving(
 def paper(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
     """The reference setting: MF by dot product, 64 dimensions, 100 negatives from all items."""
     return {"model": "mf", "loss": "llpauc", "alpha": 0.7, "beta": 0.1, **PAPER_PROTOCOL}
+
+
+def with_loss(setting: Mapping[str, Any], loss: str, **own: Any) -> dict[str, Any]:
+    """The setting with another loss and its parameters: what is LLPAUC's own goes.
+
+    >>> with_loss({"model": "mf", "loss": "llpauc", "alpha": 0.7}, "sl", temperature=0.1)
+    {'model': 'mf', 'loss': 'sl', 'temperature': 0.1}
+    """
+    kept = {name: value for name, value in setting.items() if name not in _OF_LLPAUC}
+    return {**kept, "loss": loss, **own}
 
 
 RECIPES: dict[str, Recipe] = {"auto": auto, "settled": settled, "moving": moving, "paper": paper}

@@ -14,7 +14,7 @@ from llpauc.errors import InputError, choose
 from llpauc.interactions import Interactions, Split
 from llpauc.models import BASELINES
 from llpauc.recency import Recency
-from llpauc.recommend.recipes import moving, recipe
+from llpauc.recommend.recipes import moving, recipe, with_loss
 from llpauc.splits import split_random_per_user, split_temporal
 
 METRIC = "ndcg@20"  # on validation: it chooses everything
@@ -245,11 +245,10 @@ def variants(
 ) -> list[Candidate]:
     """The recipe at one size, and one thing changed at a time."""
     size = f", {name}" if name else ""
-    softmax = {key: value for key, value in base.items() if key not in ("alpha", "beta")}
     found = [
         Candidate(f"recipe auto{size}", dict(base), "LLPAUC, the recommended start"),
         Candidate(
-            f"softmax loss{size}", {**softmax, "loss": "sl", "temperature": 0.2},
+            f"softmax loss{size}", with_loss(base, "sl", temperature=0.2),
             "the recipe with SL instead of LLPAUC",
         ),
         Candidate(
