@@ -469,3 +469,14 @@ def test_torch_is_not_imported_for_a_list():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "format-1-mf" in done.stdout
+
+
+def test_a_checkpoint_is_no_broken_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fake(Path("all/one"), valid=0.5)
+    shutil.copytree("all/one", "all/two.checkpoint/000001")
+    code = cli.main(["runs", "all", "--verify", "--json"])
+    out, err = capsys.readouterr()
+    assert not code
+    assert [run["name"] for run in json.loads(out)["runs"]] == ["all/one"]
+    assert "two.checkpoint: a checkpoint; `llpauc train --resume` goes on from it" in err

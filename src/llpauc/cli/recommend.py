@@ -209,10 +209,10 @@ def _known_items(fitted: Fitted, option: str, ids: list[Any] | None) -> Any:
         return None
     rows = fitted.item_ids.rows(ids)
     unknown = int((rows < 0).sum())
-    if unknown == len(rows) and option == "--allow":
+    if unknown == len(rows):
         raise InputError(
-            f"--allow names no item of the run, such as {str(ids[0])[:80]!r};"
-            " a file is given as --allow @FILE"
+            f"{option} names no item of the run, such as {str(ids[0])[:80]!r};"
+            f" a file is given as {option} @FILE, an id a line or a table with its item column"
         )
     if unknown:
         note(f"unknown items in {option}: {unknown:,} of {len(rows):,}; they are passed over")

@@ -138,7 +138,9 @@ def _run_folders(folder: Path, levels: int) -> Iterator[Path]:
         yield folder
         return
     for entry in there if levels else []:
-        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+        if entry.name.endswith(".checkpoint"):  # see cli.train
+            note(f"{folder / entry.name}: a checkpoint; `llpauc train --resume` goes on from it")
+        elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
             yield from _run_folders(folder / entry.name, levels - 1)
 
 

@@ -278,7 +278,7 @@ class Recommender:
         timings = {"seconds": [line.pop("seconds") for line in lines]}
         plan = None if made.model in BASELINES else dataclasses.asdict(made.plan())
         known = {"params": self.fitted_params, **meta}
-        extra = {"metrics.jsonl": "".join(json.dumps(line) + "\n" for line in lines),
+        extra = {"metrics.jsonl": "".join(_line(epoch) for epoch in lines),
                  "timings.json": json.dumps(timings) + "\n",
                  "environment.json": environment_json(),
                  "config.toml": config_toml(self.fitted_params, plan)}  # fmt: skip
@@ -305,6 +305,11 @@ class Recommender:
             raise InputError(f"{folder}: {error}") from None
         recommender.fitted_params = params
         return recommender
+
+
+def _line(epoch: dict[str, Any]) -> str:
+    """Sorted: what went through a checkpoint has lost its order, and is to have the same bytes."""
+    return json.dumps(epoch, sort_keys=True) + "\n"
 
 
 def as_split(data: Any, valid: Any = None) -> Split:

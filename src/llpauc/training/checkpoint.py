@@ -206,8 +206,8 @@ class Checkpoints:
             )
 
 
-_RESUME = "go on from it with --resume (if_there='resume')"
-_RESTART = "delete it and begin anew with --restart (if_there='restart')"
+_RESUME = "go on from it with --resume"  # in Python, if_there="resume", and likewise the other
+_RESTART = "delete it and begin anew with --restart"
 
 
 def where(snapshot: Snapshot) -> str:
