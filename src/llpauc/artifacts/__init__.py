@@ -209,7 +209,7 @@ def _glance(source: Path, handle: int, verify: bool) -> Glance:
 
 
 def _parsed(
-    source: Path, held: dict[str, bytearray], name: str, read: Callable[[bytearray], T]
+    source: Path, held: dict[str, memoryview], name: str, read: Callable[[memoryview], T]
 ) -> T:
     try:
         return read(held.pop(name))
@@ -220,18 +220,18 @@ def _parsed(
         raise InputError(f"{source / name}: cannot be read: {why}") from None
 
 
-def _read_text(data: bytearray) -> str:
-    return data.decode("utf-8")
+def _read_text(data: memoryview) -> str:
+    return str(data, "utf-8")
 
 
-def _read_object(data: bytearray) -> dict[str, Any]:
-    value = json.loads(data.decode("utf-8"))
+def _read_object(data: memoryview) -> dict[str, Any]:
+    value = json.loads(_read_text(data))
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     return value
 
 
-def _read_ids(data: bytearray) -> IdMap:
+def _read_ids(data: memoryview) -> IdMap:
     return IdMap.of(pq.read_table(pa.BufferReader(pa.py_buffer(data)))["id"])
 
 
@@ -330,10 +330,11 @@ def _is_sealed(manifest: Mapping[str, Any]) -> bool:
         return False
 
 
-def _checked(source: Path, name: str, expected: Mapping[str, Any], handle: int) -> bytearray:
+def _checked(source: Path, name: str, expected: Mapping[str, Any], handle: int) -> memoryview:
     """The file's content, which is what the manifest says; `handle` is the open folder's."""
     with _open(source, name, expected, handle) as file:
-        data = bytearray(expected["bytes"])  # arrays over it can be written to
+        # Nobody fills it with zeros first, which would hold up a server's requests for 30 ms.
+        data = np.empty(expected["bytes"], np.uint8).data
         file.readinto(data)
     _check_digest(source / name, hashlib.sha256(data), expected)
     return data

@@ -20,7 +20,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def read_tensors(data: bytes | bytearray) -> dict[str, npt.NDArray[Any]]:
+def read_tensors(data: bytes | memoryview) -> dict[str, npt.NDArray[Any]]:
     """The arrays of a safetensors file, as windows onto `data`; over bytes they are read-only.
 
     Raises:
@@ -29,7 +29,7 @@ def read_tensors(data: bytes | bytearray) -> dict[str, npt.NDArray[Any]]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:
         raise ValueError("the header is longer than the file")
-    header = json.loads(data[8 : 8 + length])
+    header = json.loads(bytes(data[8 : 8 + length]))
     if not isinstance(header, dict):
         raise ValueError("the header is no JSON object")
     header.pop("__metadata__", None)
