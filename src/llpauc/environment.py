@@ -44,12 +44,20 @@ def config_toml(params: Mapping[str, Any], plan: Mapping[str, Any] | None) -> st
         # One `temperature` for two: it is the loss's wherever that has one.
         config |= {name: of_loss.pop(name) for name in _SHARES if name in of_loss}
         loss_options = {name: config.pop(name) for name in _NO_OPTIONS} | of_loss
-    lines = ["# llpauc train DATA --config config.toml trains it again"]
-    lines += [
-        f"{name} = {_toml(value)}"
-        for name, value in config.items()
-        if value is not None and name not in _FOUND_OUT
-    ]
+    set_to = {k: v for k, v in config.items() if v is not None and k not in _FOUND_OUT}
+    comment = "llpauc train DATA --config config.toml trains it again"
+    return toml_text(comment, set_to, loss_options)
+
+
+def toml_text(comment: str, options: Mapping[str, Any], loss_options: Mapping[str, Any]) -> str:
+    """A file for `llpauc train --config`: its own options, and those that it hands to the loss.
+
+    >>> print(toml_text("found", {"lr": 0.01}, {"rho": 2.0}), end="")
+    # found
+    lr = 0.01
+    loss_options = "rho=2.0"
+    """
+    lines = [f"# {comment}", *(f"{name} = {_toml(value)}" for name, value in options.items())]
     if loss_options:
         words = [f"{name}={_plain(value)}" for name, value in loss_options.items()]
         lines.append(f"loss_options = {_toml(','.join(words))}")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from llpauc.errors import InputError
 
+CHECKPOINT = ".checkpoint"  # after the name of a run: the folder its training is kept in meanwhile
+
 
 def check_file(path: str | None) -> None:
     """Refuse a file that cannot be written; None is no file, and fine."""

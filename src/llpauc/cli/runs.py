@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import note, print_json, show_table
+from llpauc.cli.outputs import CHECKPOINT
 
 if TYPE_CHECKING:
     from llpauc.artifacts import Glance
@@ -138,7 +139,7 @@ def _run_folders(folder: Path, levels: int) -> Iterator[Path]:
         yield folder
         return
     for entry in there if levels else []:
-        if entry.name.endswith(".checkpoint"):  # see cli.train
+        if entry.name.endswith(CHECKPOINT):
             note(f"{folder / entry.name}: a checkpoint; `llpauc train --resume` goes on from it")
         elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
             yield from _run_folders(folder / entry.name, levels - 1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
 from llpauc.cli.options import HeldOut, Seed, TableOptions
-from llpauc.cli.outputs import check_folder
+from llpauc.cli.outputs import CHECKPOINT, check_folder
 from llpauc.cli.parser import Count, NotNegative, Positive, Share
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class CheckpointOptions:
         if self.resume and self.restart:
             raise InputError("--resume goes on and --restart begins anew; give one of them")
         return Checkpointing(
-            f"{Path(out)}.checkpoint",
+            f"{Path(out)}{CHECKPOINT}",
             _seconds(self.checkpoint_every),
             "resume" if self.resume else "restart" if self.restart else "refuse",
             note,

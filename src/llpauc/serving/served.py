@@ -29,7 +29,7 @@ from llpauc.serving.small_batches import multiply, rank_few, shared_columns
 ItemRows = npt.NDArray[np.int64]
 Entry = tuple[Any, float]  # an outside id and its score
 
-_ATTEMPTS = 5  # where a run is being replaced, its folder is not there for a moment
+_ATTEMPTS = 5  # without RENAME_EXCHANGE, a run being replaced is not there for a moment
 _PAUSE = 0.1  # seconds between them
 _AT_ONCE = 1000  # ids turned into Python's own objects before other threads have their turn
 

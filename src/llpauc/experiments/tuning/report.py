@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from scipy.stats import rankdata
 
 from llpauc import plots
+from llpauc.environment import toml_text
 from llpauc.experiments.report import markdown_table
 from llpauc.experiments.tuning import Outcome
 from llpauc.experiments.tuning.space import Range, Space
@@ -88,16 +88,9 @@ def toml(config: Mapping[str, Any], options: Collection[str], comment: str) -> s
     lr = 0.01
     loss_options = "rho=2.0"
     """
-    plain = {name: value for name, value in config.items() if name in options}
-    others = [f"{name}={value}" for name, value in config.items() if name not in options]
-    if others:
-        plain["loss_options"] = ",".join(others)
-    lines = [f"# {comment}", *(f"{name} = {_toml_value(value)}" for name, value in plain.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml_value(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    own = {name: value for name, value in config.items() if name in options}
+    others = {name: value for name, value in config.items() if name not in options}
+    return toml_text(comment, own, others)
 
 
 def write_tuning(
