@@ -13,9 +13,12 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "llpauc"
 ORDER = [
     ("errors",),
     ("interactions",),
+    ("ranks",),
     ("files",),
     ("artifacts",),
+    ("prepared",),
     ("readers", "filters", "splits"),
+    ("preparing",),
     ("noise", "demo"),
     ("sampling",),
     ("metrics",),

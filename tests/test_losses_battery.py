@@ -104,6 +104,32 @@ def test_gradcheck_of_the_variables(name: str) -> None:
 
 
 @every_loss
+@given(seed=st.integers(0, 10_000), cut=st.integers(1, 5))
+@settings(max_examples=8, deadline=None)
+def test_a_loss_that_pools_no_rows_is_the_mean_over_parts(name, params, seed, cut) -> None:
+    """What several processes rely on that divide a batch."""
+    loss = ready(name, params)
+    if loss.pools_rows:
+        assert name in ("llpauc", "opauc", "auc", "tce")
+        return
+    pos, neg = batch(seed)
+    mask = torch.rand(6, 5, generator=torch.Generator().manual_seed(seed)) < 0.6
+    whole = loss.value_and_slopes(pos, neg, mask, context=context(6))
+    rows = int(mask.any(1).sum())
+    value, slopes = 0.0, []
+    for part in (slice(0, cut), slice(cut, 6)):
+        counted = int(mask[part].any(1).sum())
+        weight = counted / max(rows, 1)
+        known = Context(step=7, users=context(6).users[part])
+        found = loss.value_and_slopes(pos[part], neg[part], mask[part], context=known)
+        value += weight * found[0]
+        slopes.append([weight * slope for slope in found[1:]])
+    assert value == pytest.approx(whole[0], abs=1e-6)
+    for place in (0, 1):
+        torch.testing.assert_close(torch.cat([s[place] for s in slopes]), whole[1 + place])
+
+
+@every_loss
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=8, deadline=None)
 def test_order_of_negatives_does_not_matter(name, params, seed) -> None:

@@ -20,7 +20,8 @@ import pytest
 
 from llpauc import artifacts, cli
 from llpauc.artifacts import Artifact
-from llpauc.cli.train import ModelOptions, train
+from llpauc.cli.model_options import ModelOptions
+from llpauc.cli.train import train
 from llpauc.environment import command, config_toml, environment, git_commit
 from llpauc.interactions import IdMap
 from llpauc.losses import LOSSES

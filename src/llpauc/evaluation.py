@@ -28,6 +28,7 @@ from llpauc.interactions import IdMap, Rows, Split
 from llpauc.metrics import TOPK_METRICS, parse_metric, partial_auc_from_counts
 from llpauc.models.scorer import Scorer
 from llpauc.ranking import rank
+from llpauc.ranks import ALONE, Ranks
 
 Values = npt.NDArray[np.float64]
 Part = Literal["valid", "test"]
@@ -131,6 +132,8 @@ def evaluate(
     memory_mb: float = 1024,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
+    ranks: Ranks = ALONE,
+    own_users: slice | None = None,
 ) -> Evaluation:
     """Rank all items for every user of `on`, and measure.
 
@@ -142,6 +145,8 @@ def evaluate(
         mask: a policy of `MASKS`.
         ties: how the AUC family counts a positive and a negative of equal score.
         memory_mb, threads, progress: as in `llpauc.ranking.rank`; they do not change the result.
+        ranks: processes that divide the users among them; each then has the whole result.
+        own_users: user rows that this process's scorer knows, where it does not know all.
     """
     if on not in split.parts:
         raise InputError(f"the data have no {on} part; parts: {', '.join(split.parts)}")
@@ -156,6 +161,10 @@ def evaluate(
     users = np.flatnonzero(np.diff(targets.indptr)).astype(np.int32)
     if not len(users):
         raise InputError(f"the {on} part is empty: nothing to evaluate")
+    mine = ranks.share(len(users))
+    if own_users is not None:
+        mine = slice(*np.searchsorted(users, [own_users.start, own_users.stop]))
+    everybody, users = users, users[mine]
     targets, masked = targets[users], masked_by(split, on)[users]
     candidates = (targets - targets.multiply(masked)).tocsr()
     candidates.eliminate_zeros()
@@ -182,16 +191,16 @@ def evaluate(
                 ranking.counts, alpha=metric.alpha or 1.0, beta=metric.beta or 1.0, ties=ties
             )
     return Evaluation(
-        users=users,
+        users=everybody,
         user_ids=split.user_ids,
-        warm=np.diff(split.train.matrix.indptr)[users] > 0,
-        n_targets=n_targets,
-        values=values,
-        left_out=split.n_users - len(users),
+        warm=np.diff(split.train.matrix.indptr)[everybody] > 0,
+        n_targets=ranks.gather(n_targets),
+        values={name: ranks.gather(of_users) for name, of_users in values.items()},
+        left_out=split.n_users - len(everybody),
         mask=mask,
         on=on,
-        items=ranking.items,
-        scores=ranking.scores,
+        items=ranks.gather(ranking.items),
+        scores=ranks.gather(ranking.scores),
     )
 
 

@@ -174,6 +174,7 @@ class Interactions:
         item_ids: outside ids of the items, likewise.
         ratings: float32, or None.
         timestamps: seconds as float64, or None. Only their order and differences matter.
+        shuffled: whether the events lie in random order, as prepared data do; never passed in.
     """
 
     users: Rows
@@ -182,6 +183,8 @@ class Interactions:
     item_ids: IdMap
     ratings: npt.NDArray[np.float32] | None = None
     timestamps: npt.NDArray[np.float64] | None = None
+    # What is made from such events (a part, a remapping) starts out without the mark.
+    shuffled: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         for name, most in (("users", len(self.user_ids)), ("items", len(self.item_ids))):
@@ -309,6 +312,13 @@ class Interactions:
         matrix.data[:] = 1.0  # scipy has summed the duplicates
         matrix.sort_indices()
         return matrix
+
+    def stored_shuffled(self, matrix: sparse.csr_matrix) -> Interactions:
+        """These events marked as lying in random order, with a `matrix` that is known already."""
+        marked = replace(self)
+        object.__setattr__(marked, "shuffled", True)
+        marked.__dict__["matrix"] = matrix  # where cached_property keeps it
+        return marked
 
     @property
     def duplicates(self) -> int:

@@ -24,6 +24,7 @@ Mask = npt.NDArray[np.bool_]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SHORT = 64  # a history of at most so many items is walked, a longer one searched
+WHOLE = slice(0, None)  # every row of a batch
 _RETRIES = 32  # redraws of a popular item that is the user's own, before a uniform draw
 
 
@@ -71,8 +72,9 @@ class Sampler:
         self.negatives = check_at_least("negatives", negatives, 1)
         self.seed = np.uint64(check_at_least("seed", seed, 0))
 
-    def draw(self, step: int, users: Rows, positives: Rows) -> Negatives:
-        """The negatives of step `step`, whose positives are (users, positives)."""
+    def draw(self, step: int, users: Rows, positives: Rows, share: slice = WHOLE) -> Negatives:
+        """The negatives of step `step`, whose positives are (users, positives); of a share of
+        them where several processes divide the batch: the same as if one had drawn them all."""
         raise TypeError(f"{type(self).__name__} does not draw")
 
     def _without_the_sated(self, users: Rows, items: Rows) -> Negatives:
@@ -89,11 +91,11 @@ class Uniform(Sampler):
     items costs what any other costs; a user with all of them has no negative, and is masked.
     """
 
-    def draw(self, step: int, users: Rows, positives: Rows) -> Negatives:
-        h = self.histories
+    def draw(self, step: int, users: Rows, positives: Rows, share: slice = WHOLE) -> Negatives:
+        h, first, users = self.histories, share.start or 0, users[share]
         items = np.empty((len(users), self.negatives), np.int32)
         without = _draw_outside(
-            self.seed, np.uint64(step), users, h.starts, h.items, h.n_items, items
+            self.seed, np.uint64(step), first, users, h.starts, h.items, h.n_items, items
         )
         return self._without_the_sated(users, items) if without else Negatives(items, None)
 
@@ -101,9 +103,9 @@ class Uniform(Sampler):
 class UniformOverAll(Sampler):
     """Uniform over all items, the user's own included: the reference program's way."""
 
-    def draw(self, step: int, users: Rows, positives: Rows) -> Negatives:
-        items = np.empty((len(users), self.negatives), np.int32)
-        _draw_any(self.seed, np.uint64(step), self.histories.n_items, items)
+    def draw(self, step: int, users: Rows, positives: Rows, share: slice = WHOLE) -> Negatives:
+        items = np.empty((len(users[share]), self.negatives), np.int32)
+        _draw_any(self.seed, np.uint64(step), share.start or 0, self.histories.n_items, items)
         return Negatives(items, None)
 
 
@@ -119,12 +121,13 @@ class Popular(Sampler):
         weights = np.bincount(train.matrix.indices, minlength=train.n_items).astype(float) ** power
         self._cumulative = np.cumsum(weights / weights.sum())
 
-    def draw(self, step: int, users: Rows, positives: Rows) -> Negatives:
-        h = self.histories
+    def draw(self, step: int, users: Rows, positives: Rows, share: slice = WHOLE) -> Negatives:
+        h, first, users = self.histories, share.start or 0, users[share]
         items = np.empty((len(users), self.negatives), np.int32)
         without = _draw_popular(
-            self.seed, np.uint64(step), users, h.starts, h.items, h.n_items, self._cumulative, items
-        )
+            self.seed, np.uint64(step), first, users, h.starts, h.items, h.n_items,
+            self._cumulative, items,
+        )  # fmt: skip
         return self._without_the_sated(users, items) if without else Negatives(items, None)
 
 
@@ -133,12 +136,12 @@ class Shared(Sampler):
 
     shape = "shared"
 
-    def draw(self, step: int, users: Rows, positives: Rows) -> Negatives:
+    def draw(self, step: int, users: Rows, positives: Rows, share: slice = WHOLE) -> Negatives:
         n = self.histories.n_items
         rng = np.random.default_rng([int(self.seed), step])
         some = rng.choice(n, size=min(self.negatives, n), replace=False, shuffle=False)
         items = np.sort(some).astype(np.int32)  # sorted: masks by a merge, rows by a walk
-        return Negatives(items, keep_mask(self.histories, users, items))
+        return Negatives(items, keep_mask(self.histories, users[share], items))
 
 
 class AllItems(Sampler):
@@ -146,9 +149,9 @@ class AllItems(Sampler):
 
     shape = "shared"
 
-    def draw(self, step: int, users: Rows, positives: Rows) -> Negatives:
+    def draw(self, step: int, users: Rows, positives: Rows, share: slice = WHOLE) -> Negatives:
         items = np.arange(self.histories.n_items, dtype=np.int32)
-        return Negatives(items, keep_mask(self.histories, users, items))
+        return Negatives(items, keep_mask(self.histories, users[share], items))
 
 
 class InBatch(Sampler):
@@ -156,9 +159,9 @@ class InBatch(Sampler):
 
     shape = "shared"
 
-    def draw(self, step: int, users: Rows, positives: Rows) -> Negatives:
+    def draw(self, step: int, users: Rows, positives: Rows, share: slice = WHOLE) -> Negatives:
         items = np.unique(positives)
-        return Negatives(items, keep_mask(self.histories, users, items))
+        return Negatives(items, keep_mask(self.histories, users[share], items))
 
 
 SAMPLERS: dict[str, type[Sampler]] = {
@@ -254,7 +257,7 @@ def _outside(x, own):
 
 
 @njit(nogil=True, cache=True)
-def _draw_outside(seed, step, users, starts, items, n_items, out):
+def _draw_outside(seed, step, first, users, starts, items, n_items, out):
     without = 0
     for row in range(len(users)):
         own = items[starts[users[row]] : starts[users[row] + 1]]
@@ -264,7 +267,7 @@ def _draw_outside(seed, step, users, starts, items, n_items, out):
             without += 1
             drawn[:] = 0
             continue
-        stream = _stream(seed, step, row)
+        stream = _stream(seed, step, first + row)
         for pair in range(len(drawn) // 2):  # one number serves two draws
             number = _number(stream, 2 * pair)
             drawn[2 * pair] = _below(_high(number), free)
@@ -283,21 +286,21 @@ def _draw_outside(seed, step, users, starts, items, n_items, out):
 
 
 @njit(nogil=True, cache=True)
-def _draw_any(seed, step, n_items, out):
+def _draw_any(seed, step, first, n_items, out):
     for row in range(len(out)):
-        stream = _stream(seed, step, row)
+        stream = _stream(seed, step, first + row)
         for place in range(out.shape[1]):
             out[row, place] = _below(_high(_number(stream, place)), n_items)
 
 
 @njit(nogil=True, cache=True)
-def _draw_popular(seed, step, users, starts, items, n_items, cumulative, out):
+def _draw_popular(seed, step, first, users, starts, items, n_items, cumulative, out):
     without = 0
     for row in range(len(users)):
         own = items[starts[users[row]] : starts[users[row] + 1]]
         free = n_items - len(own)
         without += free == 0
-        stream = _stream(seed, step, row)
+        stream = _stream(seed, step, first + row)
         for place in range(out.shape[1]):
             item = 0
             if free > 0:

@@ -19,8 +19,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
-import shutil
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,7 +33,7 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from llpauc.artifacts.placing import cannot_write, put_in_place
+from llpauc.artifacts.placing import cannot_write, put_in_place, workplace
 from llpauc.artifacts.placing import flush as _flush
 from llpauc.artifacts.tensors import read_tensors
 from llpauc.errors import InputError, listing
@@ -99,38 +97,39 @@ def save(artifact: Artifact, folder: str | os.PathLike[str]) -> Path:
     """
     target = Path(folder).resolve()  # through a link, to where it points
     check_replaceable(target)
-    work = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work.mkdir()
-        save_file({k: np.asarray(v, order="C") for k, v in artifact.tensors.items()},
-                  work / "tensors.safetensors")  # fmt: skip
-        for name, ids in (("users", artifact.user_ids), ("items", artifact.item_ids)):
-            pq.write_table(pa.table({"id": ids.arrow()}), work / f"{name}.parquet")
-        (work / "meta.json").write_text(_dumps(artifact.meta), encoding="utf-8")
-        for name, text in artifact.extra.items():
-            if name in PARTS or name == MANIFEST:
-                raise InputError(f"{name} is a name of the run's own; choose another for the extra")
-            (work / _plain_name(name)).write_text(text, encoding="utf-8")
-        files = {
-            path.name: {"sha256": _digest(path), "bytes": path.stat().st_size}
-            for path in sorted(work.iterdir())
-        }
-        manifest: dict[str, Any] = {"kind": _KIND, "format": FORMAT, "files": files}
-        manifest[_SEAL] = _seal(manifest)
-        (work / MANIFEST).write_text(_dumps(manifest), encoding="utf-8")
-        # safetensors writes for its owner alone; a run's files are as readable as its manifest.
-        os.chmod(work / "tensors.safetensors", (work / MANIFEST).stat().st_mode & 0o777)
-        for path in work.iterdir():
-            _flush(path)
-        _flush(work)
-        put_in_place(work, target)
-        _flush(target.parent)
+        with workplace(target) as work:
+            _write_files(artifact, work)
+            put_in_place(work, target)
+            _flush(target.parent)
     except (OSError, SafetensorError) as error:
         raise cannot_write(target, error) from None
-    finally:
-        shutil.rmtree(work, ignore_errors=True)  # where it has changed places, the old run
     return Path(folder)
+
+
+def _write_files(artifact: Artifact, work: Path) -> None:
+    """All files into the folder `work`, and from memory to the disk."""
+    save_file({k: np.asarray(v, order="C") for k, v in artifact.tensors.items()},
+              work / "tensors.safetensors")  # fmt: skip
+    for name, ids in (("users", artifact.user_ids), ("items", artifact.item_ids)):
+        pq.write_table(pa.table({"id": ids.arrow()}), work / f"{name}.parquet")
+    (work / "meta.json").write_text(_dumps(artifact.meta), encoding="utf-8")
+    for name, text in artifact.extra.items():
+        if name in PARTS or name == MANIFEST:
+            raise InputError(f"{name} is a name of the run's own; choose another for the extra")
+        (work / _plain_name(name)).write_text(text, encoding="utf-8")
+    files = {
+        path.name: {"sha256": _digest(path), "bytes": path.stat().st_size}
+        for path in sorted(work.iterdir())
+    }
+    manifest: dict[str, Any] = {"kind": _KIND, "format": FORMAT, "files": files}
+    manifest[_SEAL] = _seal(manifest)
+    (work / MANIFEST).write_text(_dumps(manifest), encoding="utf-8")
+    # safetensors writes for its owner alone; a run's files are as readable as its manifest.
+    os.chmod(work / "tensors.safetensors", (work / MANIFEST).stat().st_mode & 0o777)
+    for path in work.iterdir():
+        _flush(path)
+    _flush(work)
 
 
 def load(folder: str | os.PathLike[str]) -> Artifact:
@@ -213,6 +212,8 @@ def _parsed(
 ) -> T:
     try:
         return read(held.pop(name))
+    except MemoryError:  # Arrow's own is an ArrowException too
+        raise
     except (
         SafetensorError, pa.ArrowException, OSError, ValueError, KeyError, RecursionError
     ) as error:  # fmt: skip

@@ -4,10 +4,60 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import re
+import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+@contextmanager
+def workplace(target: Path) -> Iterator[Path]:
+    """A new folder beside `target` to write into; what is left under its name goes at the end.
+
+    It is locked meanwhile. One that is not is what a killed process has left, and goes too.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(target)
+    work, lock = _locked_folder(target)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)  # where it has changed places, the old run
+        os.close(lock)
+
+
+def _locked_folder(target: Path) -> tuple[Path, int]:
+    while True:
+        work = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+        work.mkdir()
+        with suppress(FileNotFoundError):
+            lock = os.open(work, os.O_RDONLY)
+            with suppress(OSError):  # a file system without locks: then nobody tidies up there
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if work.exists():
+                return work, lock
+            os.close(lock)
+        # Somebody tidied up before it was locked: once more.
+
+
+def _remove_leftovers(target: Path) -> None:
+    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{12}}")
+    try:
+        there = os.listdir(target.parent)
+    except PermissionError:  # a folder one may write into and not look into
+        return
+    for left in (target.with_name(other) for other in there if name.fullmatch(other)):
+        with suppress(OSError):  # in use by a process that lives, no folder, not ours to remove
+            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def put_in_place(work: Path, target: Path) -> None:

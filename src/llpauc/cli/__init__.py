@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from io import TextIOWrapper
 
 from llpauc.cli import (
     auto,
+    completion,
     data,
     demo,
     evaluate,
@@ -29,7 +30,9 @@ from llpauc.cli import (
     update,
 )
 from llpauc.cli.parser import Group, call, find
+from llpauc.cli.version import version_text
 from llpauc.errors import InputError
+from llpauc.ranks import ToldError
 
 COMMANDS = Group(
     """Train recommenders towards their top-K lists, and measure them honestly.
@@ -49,7 +52,13 @@ COMMANDS = Group(
     {
         "data": Group(
             "Look at, split and prepare interaction files.",
-            {"inspect": data.inspect, "split": data.split, "noise": data.noise},
+            {
+                "inspect": data.inspect,
+                "split": data.split,
+                "noise": data.noise,
+                "prepare": data.prepare,
+                "verify": data.verify,
+            },
         ),
         "auto": auto.auto,
         "evaluate": evaluate.evaluate,
@@ -64,6 +73,7 @@ COMMANDS = Group(
         "reproduce": reproduce.reproduce,
         "leaderboard": reproduce.leaderboard,
         "demo": demo.demo,
+        "completion": completion.completion,
     },
 )
 
@@ -79,6 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(words)
         finally:
             sys.stdout.flush()  # what cannot be written is to be told here, not at the very end
+    except ToldError:
+        time.sleep(1)  # for the first rank to tell it, before torchrun ends us all
+        return 2
     except InputError as error:
         return _tell(str(error), 2)
     except KeyboardInterrupt:
@@ -104,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if words == ["--version"]:
-        print(f"llpauc {version('llpauc')}")
+        print(version_text())
         return 0
     command, parser, rest = find(COMMANDS, words, "llpauc")
     call(command, parser.read(rest))

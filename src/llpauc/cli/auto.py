@@ -87,7 +87,7 @@ def auto(
 
 def _config(outcome: Outcome, table: TableOptions, path: str) -> str:
     """config.toml: what `llpauc train` needs beside the data to fit the winner again."""
-    from llpauc.cli.train import ModelOptions
+    from llpauc.cli.model_options import ModelOptions
     from llpauc.experiments.tuning.report import toml
 
     usual = asdict(TableOptions())

@@ -30,7 +30,13 @@ _WIDEST = 100_000  # characters of a table
 
 def note(text: str) -> None:
     """A remark for people, on stderr, so that stdout stays the result alone."""
-    print(text, file=sys.stderr)
+    if not _silent():
+        print(text, file=sys.stderr)
+
+
+def _silent() -> bool:
+    """Of the processes that torchrun started, the first one talks."""
+    return os.environ.get("RANK", "0") != "0"
 
 
 def command_name() -> str:
@@ -110,7 +116,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
 
     Without a total, or where nobody advances it, it says that work goes on, and for how long.
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or _silent():
         yield lambda done: None
         return
     amount = (MofNCompleteColumn(), TimeRemainingColumn()) if total else ()

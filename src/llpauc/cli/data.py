@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import cell, note, print_json, show_table
+from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
 from llpauc.cli.options import FileFormat, SplitOptions, TableOptions
 from llpauc.cli.outputs import check_file, check_folder
+from llpauc.cli.parser import Count
 
 if TYPE_CHECKING:
     from llpauc.interactions import Split
@@ -125,6 +126,65 @@ def noise(
     for text in pair.notes:
         note(text)
     _report_splits({"clean": pair.clean, "noise": pair.noise}, out, json)
+
+
+def prepare(
+    files: list[str],
+    *,
+    out: str = "prepared",
+    memory: str = "4GB",
+    held_out_users: Count | None = None,
+    options: SplitOptions,
+    table: TableOptions,
+    json: bool = False,
+) -> None:
+    """Turn files larger than memory into a folder that training maps, split and shuffled.
+
+    Ids become rows, repeated events of a pair are dropped, each user's events are held out as
+    `data split` does it, and the training events are written in random order. `llpauc train` and
+    the other commands take the folder as they take a file.
+
+    Args:
+        files: one or several files of interactions: tables of text, gzipped or not, or Parquet
+        out: the prepared folder; space for about five times its size is needed beside it
+        memory: what DuckDB may take; the program itself needs about half a gigabyte more
+        held_out_users: hold out events of so many users only, drawn at random
+        json: print the counts as JSON
+    """
+    from llpauc.errors import InputError
+    from llpauc.preparing import prepare as prepare_files
+
+    if options.k_core > 1:
+        raise InputError("--k-core needs all events in memory; use it with llpauc data split")
+    check_folder(out)
+    with progress(f"preparing {out}"):
+        manifest = prepare_files(
+            files, out, how=options.how, seed=options.seed, memory=memory,
+            min_rating=options.min_rating, held_out_users=held_out_users, tell=note,
+            reading=table.reading(), **options.shares,
+        )  # fmt: skip
+    if json:
+        told = {name: manifest[name] for name in ("rows", "counts", "notes")}
+        print_json({"out": out, **told})
+        return
+    counts = {"rows " + name: n for name, n in manifest["rows"].items()} | {
+        name: n for name, n in manifest["counts"].items() if name != "histories"
+    }
+    show_table(f"wrote {out}", ["", "count"], [[name, n] for name, n in counts.items()])
+    note(f"next: {command_name()} train {out}")
+
+
+def verify(path: str) -> None:
+    """Check every byte of a prepared folder against its checksums.
+
+    Args:
+        path: a prepared folder
+    """
+    from llpauc.prepared import open_prepared
+
+    with progress(f"reading {path}"):
+        split = open_prepared(path, verify=True)
+    print(f"{path}: whole, {len(split.train):,} training events")
 
 
 def _single(table: TableOptions, path: str) -> Reading:

@@ -10,6 +10,7 @@ from llpauc.cli.console import note, print_json, progress, show_table
 from llpauc.cli.options import SplitOptions, TableOptions
 from llpauc.cli.outputs import check_file, make_folder_of
 from llpauc.cli.parser import Count, NotNegative, Positive
+from llpauc.cli.room import check_limit, check_room
 
 if TYPE_CHECKING:
     from llpauc.evaluation import Evaluation
@@ -75,6 +76,7 @@ def evaluate(
         plot: write the comparison by the first three metrics as a picture to this file
         json: print the results as JSON
     """
+    check_limit()
     import time
 
     from llpauc import evaluation, recency
@@ -213,6 +215,7 @@ def _beaten_by_recent(
 def _fitted(run: str) -> Fitted:
     from llpauc.recommend import Recommender
 
+    check_room(run)
     return Recommender.load(run)._fitted()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field
 
@@ -11,7 +11,7 @@ from llpauc.cli.console import note, progress
 
 if TYPE_CHECKING:
     from llpauc.interactions import Split
-    from llpauc.readers import Reading
+    from llpauc.readers import Reading, ReadOptions
 
 HeldOut = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -44,6 +44,12 @@ class TableOptions:
     header: Literal["yes", "no"] | None = None
     bad_rows: Literal["error", "skip"] = "error"
 
+    def reading(self) -> ReadOptions:
+        """As the readers take them."""
+        header = None if self.header is None else self.header == "yes"
+        told: Any = {**asdict(self), "header": header}
+        return cast("ReadOptions", told)
+
     def load(self, path: str, *, least: int = 2) -> Reading | Split:
         """Read a file, or a folder of train/valid/test files; guesses go to stderr.
 
@@ -55,9 +61,8 @@ class TableOptions:
         from llpauc.interactions import Split
         from llpauc.readers import load
 
-        header = None if self.header is None else self.header == "yes"
         with progress(f"reading {path}"):
-            data = load(path, **{**asdict(self), "header": header})
+            data = load(path, **self.reading())
         for text in data.notes:
             note(text)
         found = data.train if isinstance(data, Split) else data.interactions

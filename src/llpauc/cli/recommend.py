@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from llpauc.cli.console import note, print_json, progress, show_table
 from llpauc.cli.outputs import check_file
 from llpauc.cli.parser import Count, Positive
+from llpauc.cli.room import check_limit, check_room
 
 if TYPE_CHECKING:
     from llpauc.recommend.fitted import Fitted
     from llpauc.recommend.lists import People, Wanted
 
 _ROWS_ON_SCREEN = 100
-_TO_LOAD = 2.5  # bytes of memory for a byte of a run: as it is read, as arrays, in BLAS's order
 
 
 def recommend(
@@ -51,6 +51,7 @@ def recommend(
             is found; for models of vectors with more than half a million items
         json: print the lists as JSON
     """
+    check_limit()
     from llpauc.errors import InputError
     from llpauc.recommend import Recommender
     from llpauc.recommend.list_files import kind_of
@@ -69,7 +70,7 @@ def recommend(
     check_file(out)
     if out is not None:
         kind_of(out)
-    _check_room(run)
+    check_room(run)
     fitted = Recommender.load(run)._fitted()
     rows = {option: _known_items(fitted, option, ids) for option, ids in chosen.items()}
     hidden = hide(len(fitted.item_ids), rows["--allow"], rows["--deny"])
@@ -102,28 +103,6 @@ def recommend(
         note(
             f"the first {len(people.rows):,} of {len(fitted.user_ids):,} users;"
             " --out FILE or --json gives all, --users ID,ID some"
-        )
-
-
-def _check_room(run: str) -> None:
-    """Refuse a run that a limit on memory cannot hold: libraries would end the process midway."""
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from llpauc.errors import InputError
-    from llpauc.ranking import THREAD_BYTES, address_room
-
-    room = address_room()
-    if room is None or not Path(run).is_dir():
-        return
-    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own takes a gigabyte of addresses at once
-    size = sum(file.stat().st_size for file in Path(run).iterdir() if file.is_file())
-    needed = int(_TO_LOAD * size) + THREAD_BYTES
-    if needed > room:
-        raise InputError(
-            f"{run}: to load and rank takes {needed:,} bytes, the limit on this process's memory"
-            f" leaves {room:,}; raise it (ulimit -v)"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llpauc.cli.console import note, print_json, progress
 from llpauc.cli.outputs import check_file, make_folder_of
+from llpauc.cli.room import check_limit, check_room
 
 
 def report(
@@ -30,6 +31,7 @@ def report(
             commas, or @FILE with one a line; unless given 200, fewer where they take above 2 MB
         json: print what was written as JSON
     """
+    check_limit()
     from llpauc.errors import InputError
     from llpauc.files import atomic_write
     from llpauc.page.document import render
@@ -43,6 +45,8 @@ def report(
     titles, trials = read_titles(items), read_tuning(tuning)
     if len(set(runs)) < len(runs):
         raise InputError("a run is named twice; a report compares different ones")
+    for run in runs:
+        check_room(run)
     with progress("making the report"):
         data = report_data([load_run(run) for run in runs], wanted, titles, trials)
         page = render(data)

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from llpauc.cli.console import note
+from llpauc.cli.room import check_limit, check_room
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -37,6 +38,7 @@ def serve(
         tuning: folder that llpauc tune wrote, for the page
         json: what the server says as JSON, a line each
     """
+    check_limit()
     from llpauc.errors import InputError
     from llpauc.page.titles import read_titles
     from llpauc.page.tuning import read_tuning
@@ -51,6 +53,7 @@ def serve(
             f"serving needs {error.name}, which is not installed; pip install 'llpauc[serve]'"
         ) from None
     beside = Beside(read_titles(items), read_tuning(tuning))
+    check_room(run)
     serve_run(run, host, port, api_key_file, _say_json if json else note, beside)
 
 

@@ -2,169 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
+from llpauc.cli.model_options import CheckpointOptions, ModelOptions
 from llpauc.cli.options import HeldOut, Seed, TableOptions
-from llpauc.cli.outputs import CHECKPOINT, check_folder
-from llpauc.cli.parser import Count, NotNegative, Positive, Share
+from llpauc.cli.outputs import check_folder
 
 if TYPE_CHECKING:
     from llpauc.interactions import Split
+    from llpauc.ranks import Ranks
     from llpauc.recommend import Recommender
     from llpauc.training import Checkpointing, Epoch
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """What to train, and how. What is not given is left to the model's and the loss's defaults.
-
-    Args:
-        model: mf, lightgcn, itemsum, popularity, recent, itemknn or ease (mf unless given)
-        loss: llpauc, opauc, auc, bpr, bce, sce, ccl, dns, softmax_v, tce, rce, lambdarank,
-            ndcg_loss1, ndcg_loss2, arp_loss2, sl, bsl, psl or sl_at_k (llpauc unless given)
-        alpha: llpauc: share of the best positives that count, in (0, 1]; below 1 leaves noisy ones
-            out (0.7 unless given)
-        beta: llpauc, opauc: share of the hardest negatives that count, in (0, 1] (0.1 unless given)
-        loss_options: further parameters of the loss, as NAME=VALUE,NAME=VALUE
-        dimensions: width of the vectors (64 unless given)
-        score: dot or cosine (what the loss is meant for unless given)
-        temperature: divides the cosine (0.2 unless given)
-        item_bias: one more number an item, added to its score
-        start: vectors to start from: random, or spectral (singular vectors of who has what; quick
-            and good with a lower rate) (random unless given)
-        layers: graph layers of lightgcn (2 unless given)
-        cold: users without a training event get the mean user's vector, or a random one as in the
-            paper (mean unless given)
-        epochs: most passes over the training events (100 unless given)
-        batch_size: positives a step (128 unless given)
-        negatives: negatives for each positive, or for a batch that shares them (100 unless given)
-        sampler: uniform, uniform-all (the paper's way), popularity, shared, in-batch or all
-        lr: learning rate of Adam (0.001 unless given)
-        weight_decay: pull of a batch's rows towards zero (0 unless given)
-        valid_metric: what chooses the epoch (ndcg@20 unless given)
-        valid_every: epochs between validations (1 unless given)
-        patience: validations without a better value before training stops (5 unless given)
-        share: batches that share one propagation of lightgcn (1 unless given)
-        device: cpu, or a torch device such as cuda (cpu unless given)
-        regularization: ease: lambda (200 unless given)
-        neighbours: itemknn: neighbours of an item (100 unless given)
-        shrinkage: itemknn: distrust of items with few users (10 unless given)
-        half_life: age at which an event counts half, in seconds where there are timestamps, else
-            in events; recent chooses it on validation, other models weigh all alike, unless given
-    """
-
-    model: str | None = None
-    loss: str | None = None
-    alpha: Share | None = None
-    beta: Share | None = None
-    loss_options: str | None = None
-    dimensions: Count | None = None
-    score: Literal["dot", "cosine"] | None = None
-    temperature: Positive | None = None
-    item_bias: bool = False
-    start: Literal["random", "spectral"] | None = None
-    layers: Count | None = None
-    cold: Literal["mean", "random"] | None = None
-    epochs: Count | None = None
-    batch_size: Count | None = None
-    negatives: Count | None = None
-    sampler: str | None = None
-    lr: Positive | None = None
-    weight_decay: NotNegative | None = None
-    valid_metric: str | None = None
-    valid_every: Count | None = None
-    patience: Count | None = None
-    share: Count | None = None
-    device: str | None = None
-    regularization: Positive | None = None
-    neighbours: Count | None = None
-    shrinkage: NotNegative | None = None
-    half_life: Positive | None = None
-
-    def given(self) -> dict[str, Any]:
-        """What was set, as parameters of a `Recommender`."""
-        given = {k: v for k, v in asdict(self).items() if v is not None and v is not False}
-        extra = _pairs(given.pop("loss_options", ""))
-        return {**given, **extra}
-
-
-@dataclass(frozen=True)
-class CheckpointOptions:
-    """How training is written down on its way, into OUT.checkpoint until OUT is there.
-
-    Args:
-        checkpoint_every: time between checkpoints, such as 30s, 5m or 2h; 0 writes one only at
-            Ctrl-C and SIGTERM
-        resume: go on from the last checkpoint, to the very bits of a training that never stopped
-        restart: delete the checkpoint that is there and begin anew
-    """
-
-    checkpoint_every: str = "5m"
-    resume: bool = False
-    restart: bool = False
-
-    def beside(self, out: str) -> Checkpointing:
-        from llpauc.errors import InputError
-        from llpauc.training import Checkpointing
-
-        if self.resume and self.restart:
-            raise InputError("--resume goes on and --restart begins anew; give one of them")
-        return Checkpointing(
-            f"{Path(out)}{CHECKPOINT}",
-            _seconds(self.checkpoint_every),
-            "resume" if self.resume else "restart" if self.restart else "refuse",
-            note,
-        )
-
-
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-
-
-def _seconds(text: str) -> float:
-    """
-    >>> _seconds("30s"), _seconds("1.5m"), _seconds("0")
-    (30.0, 90.0, 0.0)
-    """
-    from llpauc.errors import InputError
-
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip().lower())
-    if not found and text.strip() != "0":
-        raise InputError(f"--checkpoint-every wants a time such as 30s, 5m or 2h, or 0: {text!r}")
-    return float(found[1]) * _UNITS[found[2]] if found else 0.0
-
-
-def _recommender(given: dict[str, Any], seed: int) -> Recommender:
-    from llpauc.models import BASELINES
-    from llpauc.recommend import Recommender
-
-    if given.get("model") in BASELINES:
-        return Recommender(**{k: v for k, v in given.items() if k != "loss"})
-    return Recommender(**given, seed=seed)
-
-
-def _pairs(text: str) -> dict[str, Any]:
-    """NAME=VALUE,NAME=VALUE; a value is a number where it reads as one."""
-    from llpauc.errors import InputError
-
-    pairs: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or not name:
-            raise InputError(f"--loss-options wants NAME=VALUE, got {part!r}")
-        pairs[name] = value
-        for number in (int, float):
-            try:
-                pairs[name] = number(value)
-                break
-            except ValueError:
-                continue
-    return pairs
 
 
 def train(
@@ -189,7 +42,8 @@ def train(
     A folder with train, valid and test files is taken as it is: valid chooses the epoch, test is
     read once, at the end. Of a single file a part of each user's events is held out to choose the
     epoch. Ctrl-C stops after the batch under way and saves the best weights so far; the same
-    command with --resume goes on from there.
+    command with --resume goes on from there. Several processes, on one machine or many, train one
+    model under torchrun: see docs/distributed.md.
 
     Args:
         path: a file of interactions, or a folder with train/valid/test files
@@ -205,17 +59,61 @@ def train(
         dry_run: read the data, say what would be done, and stop
         json: print the outcome as JSON
     """
-    from llpauc.artifacts import MANIFEST, check_replaceable
+    from llpauc.ranks import joined
+
+    with joined() as ranks:
+        work = ranks.together(
+            lambda: _plan(
+                path, out, options, seed, hold_out, refit, recipe, metrics,
+                {"tensorboard": tensorboard, "mlflow": mlflow}, checkpoints, table,
+            )
+        )  # fmt: skip
+        recommender, split = work.recommender, work.split
+        events, users, items = len(split.train), split.n_users, split.n_items
+        note(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
+        if ranks.size > 1:
+            note(f"{ranks.size} processes divide every batch")
+        if dry_run:
+            note("dry run: nothing trained, nothing written")
+            if json and ranks.first:
+                would = {**recommender.get_params(), "run": out}
+                print_json({**would, "events": events, "users": users, "items": items})
+            return
+        _train(work, out, path, json, ranks)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is to be done, looked through."""
+
+    recommender: Recommender
+    split: Split
+    metrics: list[str]
+    places: dict[str, str]
+    checkpoint: Checkpointing
+
+
+def _plan(
+    path: str,
+    out: str,
+    options: ModelOptions,
+    seed: int,
+    hold_out: float,
+    refit: bool,
+    recipe: str | None,
+    metrics: str,
+    boards: dict[str, str | None],
+    checkpoints: CheckpointOptions,
+    table: TableOptions,
+) -> _Work:
+    """Refuse what cannot be done before any work is; then read the data."""
+    from llpauc.artifacts import check_replaceable
     from llpauc.errors import choose
-    from llpauc.evaluation import evaluate
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric, split_names
-    from llpauc.models import BASELINES
-    from llpauc.recommend import Recommender, as_split
+    from llpauc.recommend import as_split
     from llpauc.recommend.recipes import RECIPES
-    from llpauc.tracking import check_trackers, tracking
-    from llpauc.training import Diverged
-    from llpauc.training.checkpoint import opened
+    from llpauc.tracking import check_trackers
 
     given = options.given() | {"hold_out": hold_out, **({"refit": True} if refit else {})}
     recommender = _recommender(given, seed)  # says at once what is wrong with it
@@ -225,27 +123,38 @@ def train(
     check_folder(out)
     check_replaceable(out)
     checkpoint = checkpoints.beside(out)
-    boards = {"tensorboard": tensorboard, "mlflow": mlflow}
     places = {name: place for name, place in boards.items() if place is not None}
     check_trackers(places, apart_from=out)
-    if tensorboard is not None:
-        check_folder(tensorboard)
+    if "tensorboard" in places:
+        check_folder(places["tensorboard"])
     data = table.load(path)
     split = data if isinstance(data, Split) else as_split(data.interactions)
     if recipe is not None:
         recommender = _recommender(RECIPES[recipe](split.train, split.valid) | given, seed)
-    events, users, items = len(split.train), split.n_users, split.n_items
-    note(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
-    if dry_run:
-        note("dry run: nothing trained, nothing written")
-        if json:
-            would = {**recommender.get_params(), "run": out}
-            print_json({**would, "events": events, "users": users, "items": items})
-        return
+    return _Work(recommender, split, wanted, places, checkpoint)
+
+
+def _recommender(given: dict[str, Any], seed: int) -> Recommender:
+    from llpauc.models import BASELINES
+    from llpauc.recommend import Recommender
+
+    if given.get("model") in BASELINES:
+        return Recommender(**{k: v for k, v in given.items() if k != "loss"})
+    return Recommender(**given, seed=seed)
+
+
+def _train(work: _Work, out: str, path: str, json: bool, ranks: Ranks) -> None:
+    from llpauc.artifacts import MANIFEST
+    from llpauc.models import BASELINES
+    from llpauc.tracking import tracking
+    from llpauc.training import Diverged
+    from llpauc.training.checkpoint import opened
+
+    recommender, split = work.recommender, work.split
     trouble, measured = None, None
     with (
-        opened(None if recommender.model in BASELINES else checkpoint) as kept,
-        tracking(places, _settings(recommender), note) as tracked,
+        opened(None if recommender.model in BASELINES else work.checkpoint) as kept,
+        tracking(work.places if ranks.first else {}, _settings(recommender), note) as tracked,
     ):
         with _training_progress(recommender, split, tracked.epoch) as (on_batch, on_epoch):
             try:
@@ -254,7 +163,10 @@ def train(
                 trouble = error
         history = recommender.history
         interrupted = history is not None and history.signal is not None
-        if history is not None and not history.validated and not interrupted and hold_out:
+        if (
+            history is not None and not history.validated and not interrupted
+            and recommender.hold_out
+        ):  # fmt: skip
             note("too few events to hold any out: all epochs ran, none was chosen by validation")
         if interrupted and (Path(out) / MANIFEST).exists():
             out = f"{out}-interrupted"  # half a run does not replace a whole one
@@ -264,16 +176,10 @@ def train(
             if split.test is None:
                 note("no test part, so nothing is measured; llpauc data split makes one")
             elif not interrupted:
-                popular = Recommender(model="popularity", refit=recommender.refit).fit(split)
-                scorers = {
-                    "popularity": popular.scorer(), recommender.model: recommender.scorer()
-                }  # fmt: skip
-                measured = {
-                    name: evaluate(scorer, split, metrics=wanted).summary()
-                    for name, scorer in scorers.items()
-                }
+                measured = _measure(recommender, split, work.metrics, ranks)
         finally:  # an impatient second Ctrl-C must not cost the run
-            recommender.save(out, data=path, test=measured)
+            if ranks.first:
+                recommender.save(out, data=path, test=measured)
         tracked.end(history, None if measured is None else measured[recommender.model])
         if trouble is not None:
             tracked.failed(trouble)
@@ -283,11 +189,31 @@ def train(
         note(f"interrupted: the model of epoch {history.best_epoch} is saved in {out}")
         if kept is not None and kept.newest is not None:
             note(f"to go on ({kept.newest}): give the same command with --resume")
-    _report(recommender, measured, out, json)
+    if ranks.first:
+        _report(recommender, measured, out, json)
     if trouble is not None:
         raise trouble
     if history is not None and history.signal is not None:
         raise SystemExit(128 + history.signal)
+
+
+def _measure(
+    recommender: Recommender, split: Split, metrics: list[str], ranks: Ranks
+) -> dict[str, Any] | None:
+    """The test figures, of popularity too; None where another process has the model."""
+    from llpauc.evaluation import evaluate
+    from llpauc.ranks import ALONE
+    from llpauc.recommend import Recommender
+
+    if recommender.fitted is None:
+        return None
+    together = ALONE if recommender.parameters.get("shard") else ranks
+    popular = Recommender(model="popularity", refit=recommender.refit).fit(split)
+    scorers = {"popularity": popular.scorer(), recommender.model: recommender.scorer()}
+    return {
+        name: evaluate(scorer, split, metrics=metrics, ranks=together).summary()
+        for name, scorer in scorers.items()
+    }
 
 
 def _settings(recommender: Recommender) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def _config(
     outcome: Outcome, tuning: Tuning, table: TableOptions, hold_out: float | None, path: str
 ) -> str | None:
     """best.toml: all that `llpauc train` needs beside the data to come to the same figure."""
-    from llpauc.cli.train import ModelOptions
+    from llpauc.cli.model_options import ModelOptions
     from llpauc.experiments.tuning.report import config_of, toml
 
     best = outcome.best

@@ -154,6 +154,12 @@ class Loss(nn.Module, ABC):
         assert neg.grad is not None
         return value.item(), pos.grad, neg.grad
 
+    @property
+    def pools_rows(self) -> bool:
+        """Whether rows are looked at together, so that the loss of a batch is not the mean of the
+        losses of its rows."""
+        return False
+
     def kernel(self) -> Kernel | None:
         """What computes value and slopes without autograd, where there is such a thing."""
         return None

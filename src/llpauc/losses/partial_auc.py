@@ -169,6 +169,12 @@ class LLPAUCLoss(Loss):
         own = cast("dict[str, nn.Parameter]", self._parameters)  # the hot path: no lookup by name
         return Variables(*own.values())
 
+    @property
+    def pools_rows(self) -> bool:
+        """The best positives are chosen among those of the batch, and, but for solver "rows", the
+        hardest negatives too."""
+        return self.solver != "rows" or self.settings.alpha < 1
+
     def ascent_parameters(self) -> list[nn.Parameter]:
         return self._named("gap", "pos_threshold")
 

@@ -149,6 +149,11 @@ class TCELoss(Loss):
         """
         return self.max_dropped * min(check_at_least("context.step", step, 0) / self.ramp_steps, 1)
 
+    @property
+    def pools_rows(self) -> bool:
+        """The positives of greatest loss are left out, of the whole batch's."""
+        return True
+
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         assert context.step is not None  # `prepare` has seen to it
         return tce_loss(pos, neg, mask, dropped=self.dropped(context.step))

@@ -164,13 +164,20 @@ class EmbeddingModel(nn.Module):
         users, items = (rows.detach().float().cpu() for rows in self.rows())
         width = self.options.dimensions
         users = users * self.scale
-        warm = self.warm.cpu()
-        if self.options.cold == "mean" and warm.any() and not warm.all():
-            # In double precision: a mean over a million rows should not depend on their order.
-            users = torch.where(warm[:, None], users, users[warm].double().mean(0).float())
+        if self.options.cold == "mean" and self.warm.any() and not self.warm.all():
+            warm = self._warm_rows()
+            users = torch.where(warm[:, None], users, self._mean_user(users[warm]))
         if items.shape[1] > width:
             users = torch.cat([users, torch.ones(len(users), 1)], dim=1)
         return users.numpy(), items.numpy()
+
+    def _warm_rows(self) -> Tensor:
+        """Which of the rows that `rows` gives have a training event."""
+        return self.warm.cpu()
+
+    def _mean_user(self, warm: Tensor) -> Tensor:
+        # In double precision: a mean over a million rows should not depend on their order.
+        return warm.double().mean(0).float()
 
     def scorer(self) -> FactorScorer:
         return FactorScorer(*self.vectors())

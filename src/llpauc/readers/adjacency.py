@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from llpauc.interactions import Interactions
 from llpauc.readers.gathering import Reading, code_ids, join_codes, left_out, no_rows
-from llpauc.readers.records import Problem, Rejects, open_text, text_problem
+from llpauc.readers.records import Problem, Rejects, text_lines, text_problem
 
 BATCH = 500_000
 _WORD = re.compile(r"[^ \t\r\n]+")  # str.split would also cut at the blanks of other scripts
@@ -23,21 +23,20 @@ def read_adjacency(path: Path, name: str, note: str, bad_rows: str) -> Reading:
     counts: list[int] = []
     items: list[str] = []
     item_batches: list[pa.DictionaryArray] = []
-    with open_text(path) as file:
-        for number, line in enumerate(file, start=1):
-            words = _WORD.findall(line)
-            if not words:
-                continue
-            problem: Problem | None = text_problem(line)
-            if problem is not None:
-                rejects.add(number, problem)
-                continue
-            users.append(words[0])
-            counts.append(len(words) - 1)
-            items.extend(words[1:])
-            if len(items) >= BATCH:
-                item_batches.append(code_ids(pa.array(items, pa.large_string())))
-                items.clear()
+    for number, line in enumerate(text_lines(path, name), start=1):
+        words = _WORD.findall(line)
+        if not words:
+            continue
+        problem: Problem | None = text_problem(line)
+        if problem is not None:
+            rejects.add(number, problem)
+            continue
+        users.append(words[0])
+        counts.append(len(words) - 1)
+        items.extend(words[1:])
+        if len(items) >= BATCH:
+            item_batches.append(code_ids(pa.array(items, pa.large_string())))
+            items.clear()
     item_batches.append(code_ids(pa.array(items, pa.large_string())))
     if not sum(counts):
         raise no_rows(name, rejects.count, rejects.first)

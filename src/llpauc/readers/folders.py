@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 from llpauc.errors import InputError, listing
 from llpauc.interactions import Split
+from llpauc.prepared import is_prepared, open_prepared
 from llpauc.readers.columns import tidy
 from llpauc.readers.gathering import Reading
 from llpauc.readers.reading import ReadOptions, read_interactions
@@ -29,15 +30,27 @@ def load(path: str | Path, **options: Unpack[ReadOptions]) -> Split | Reading:
     """Read what is there: a `Split` from a folder with a train file, else one `Reading`.
 
     Args:
-        path: a file; a folder with train and test files; or a folder with one file of events.
+        path: a file; a folder with train and test files; a folder with one file of events; or
+            prepared data, which are mapped and not read.
         options: as for `read_interactions`.
     """
     path = Path(path)
     if not path.is_dir():
         return read_interactions(path, **options)
+    if is_prepared(path):
+        _refuse(options)
+        return open_prepared(path)
     if find_parts(path).get("train"):
         return read_split(path, **options)
     return read_interactions(_only_file(path), **options)
+
+
+def _refuse(options: ReadOptions) -> None:
+    for name, value in options.items():
+        if value is not None and name != "bad_rows":
+            raise InputError(
+                f"{name}={value!r} is for raw files, not for prepared data; leave it out"
+            )
 
 
 def read_split(

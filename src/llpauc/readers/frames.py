@@ -6,7 +6,9 @@ columns stay integers outside, in the id map's `kind`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,24 +69,40 @@ def read_parquet(
     path: Path, name: str, note: str, wanted: dict[str, Column], bad_rows: str
 ) -> Reading:
     """Read the columns we need of a Parquet file."""
-    try:
-        with pq.ParquetFile(path) as file:
-            head = next(file.iter_batches(batch_size=SAMPLE_ROWS), None)
-            empty = file.schema_arrow.empty_table()
-            sample = empty if head is None else pa.Table.from_batches([head])
-            roles = choose_in_table(sample, name, wanted)
-            names = [sample.column_names[place] for place in roles.positions.values()]
-            table = file.read(columns=names)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"{name}: the Parquet data are cut off or damaged ({_one_line(error)}); "
-            "fetch the file again"
-        ) from error
+    with open_parquet(path, name) as file:
+        roles, names = choose_in_parquet(file, name, wanted)
+        table = file.read(columns=names)
     columns = {
         role: table.column(column) for role, column in zip(roles.positions, names, strict=True)
     }
     reading = read_columns(columns, name, bad_rows, roles)
     return replace(reading, notes=(note, *reading.notes), format="parquet")
+
+
+@contextmanager
+def open_parquet(path: Path, name: str) -> Iterator[pq.ParquetFile]:
+    """The file; what goes wrong with its bytes while it is open is told as damage."""
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except MemoryError:  # Arrow's own is an ArrowException too, and says nothing about the file
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{name}: the Parquet data are cut off or damaged ({_one_line(error)}); "
+            "fetch the file again"
+        ) from error
+
+
+def choose_in_parquet(
+    file: pq.ParquetFile, name: str, wanted: dict[str, Column]
+) -> tuple[Roles, list[str]]:
+    """The roles, and the names of their columns."""
+    head = next(file.iter_batches(batch_size=SAMPLE_ROWS), None)
+    empty = file.schema_arrow.empty_table()
+    sample = empty if head is None else pa.Table.from_batches([head])
+    roles = choose_in_table(sample, name, wanted)
+    return roles, [sample.column_names[place] for place in roles.positions.values()]
 
 
 def read_matrix(matrix: Any) -> Reading:
@@ -149,9 +167,39 @@ def read_columns(
     columns: dict[str, pa.ChunkedArray], name: str, bad_rows: str, roles: Roles
 ) -> Reading:
     """Interactions from the columns of each role."""
-    columns = {role: _decoded(column) for role, column in columns.items()}
     total = len(columns["user"])
-    good = np.ones(total, dtype=bool)
+    there = usable_rows(columns, name, bad_rows, roles)
+    if there.rejected == total:
+        raise no_rows(name, there.rejected, there.problem)
+    notes = list(roles.notes)
+    if there.rejected:
+        notes.append(left_out(name, there.rejected, total, there.problem))
+    interactions = Interactions.of(
+        there.users,
+        there.items,
+        ratings=there.values.get("rating"),
+        timestamps=there.values.get("timestamp"),
+    )
+    return Reading(interactions, tuple(notes), total - there.rejected, there.rejected, "frame")
+
+
+@dataclass(frozen=True)
+class Usable:
+    """The rows of a typed table that can be used, and what was wrong with the first other one."""
+
+    users: pa.ChunkedArray
+    items: pa.ChunkedArray
+    values: dict[str, Floats]
+    rejected: int
+    problem: str | None
+
+
+def usable_rows(
+    columns: dict[str, pa.ChunkedArray], name: str, bad_rows: str, roles: Roles, before: int = 0
+) -> Usable:
+    """Check the columns of each role; `before` rows of the source came before these."""
+    columns = {role: _decoded(column) for role, column in columns.items()}
+    good = np.ones(len(columns["user"]), dtype=bool)
     values: dict[str, Floats] = {}
     for role, column in columns.items():
         if role in ("user", "item"):
@@ -159,24 +207,14 @@ def read_columns(
         else:
             values[role] = _numbers(column, role, name, roles.kind(role))
             good &= holdable(values[role], role)
-    rejected = int(total - good.sum())
-    problem = _first_problem(columns, values, good) if rejected else None
+    rejected = int(len(good) - good.sum())
+    problem = _first_problem(columns, values, good, before) if rejected else None
     if rejected and bad_rows != "skip":
         raise InputError(f"{name}: {problem}; {REMEDY}")
-    if rejected == total:
-        raise no_rows(name, rejected, problem)
-    notes = list(roles.notes)
     if rejected:
-        notes.append(left_out(name, rejected, total, problem))
         columns = {role: columns[role].filter(pa.array(good)) for role in ("user", "item")}
         values = {role: column[good] for role, column in values.items()}
-    interactions = Interactions.of(
-        columns["user"],
-        columns["item"],
-        ratings=values.get("rating"),
-        timestamps=values.get("timestamp"),
-    )
-    return Reading(interactions, tuple(notes), total - rejected, rejected, "frame")
+    return Usable(columns["user"], columns["item"], values, rejected, problem)
 
 
 def _ids_there(column: pa.ChunkedArray, role: str, name: str) -> npt.NDArray[np.bool_]:
@@ -210,14 +248,18 @@ def _numbers(column: pa.ChunkedArray, role: str, name: str, kind: ValueKind) -> 
 
 
 def _first_problem(
-    columns: dict[str, pa.ChunkedArray], values: dict[str, Floats], good: npt.NDArray[np.bool_]
+    columns: dict[str, pa.ChunkedArray],
+    values: dict[str, Floats],
+    good: npt.NDArray[np.bool_],
+    before: int,
 ) -> str:
     place = int(np.argmin(good))
+    row = before + place + 1
     for role in ("user", "item"):
         if not columns[role][place].as_py() and columns[role][place].as_py() != 0:
-            return f"row {place + 1}: the {role} id is missing"
+            return f"row {row}: the {role} id is missing"
     role = next(role for role in values if not holdable(values[role][place : place + 1], role)[0])
-    return f"row {place + 1}: {role} {shown(str(columns[role][place].as_py()))} is not a number"
+    return f"row {row}: {role} {shown(str(columns[role][place].as_py()))} is not a number"
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import duckdb
 import numpy as np
@@ -51,15 +51,24 @@ class Reading:
     format: str = ""
 
 
-def connect() -> duckdb.DuckDBPyConnection:
-    """A private DuckDB that writes no file, loads nothing from the network and knows only UTC."""
+def connect(
+    database: str = ":memory:", memory_limit: str = "2GB", temp_directory: str = ""
+) -> duckdb.DuckDBPyConnection:
+    """A private DuckDB that loads nothing from the network and knows only UTC.
+
+    Args:
+        database: its file; the default writes none.
+        memory_limit: as DuckDB has it.
+        temp_directory: where it may put what passes the limit; "" is nowhere, and an error.
+    """
     connection = duckdb.connect(
-        ":memory:",
+        database,
         config={
             # Each thread holds buffers of tens of MB: many cores would pass the memory limit.
             "threads": min(os.cpu_count() or 1, 8),
-            "memory_limit": "2GB",
-            "temp_directory": "",  # the default would be a folder beside the caller's files
+            "memory_limit": memory_limit,
+            # DuckDB's own default would be a folder beside the caller's files.
+            "temp_directory": temp_directory,
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
         },
@@ -91,6 +100,18 @@ def holdable(values: Floats, role: str) -> npt.NDArray[np.bool_]:
     return np.isfinite(values)
 
 
+class Sink(Protocol):
+    """Takes columns batch by batch; the ids are text without nulls, the values already checked."""
+
+    def add(
+        self,
+        users: pa.Array,
+        items: pa.Array,
+        ratings: Floats | None = None,
+        timestamps: Floats | None = None,
+    ) -> None: ...
+
+
 @dataclass
 class Gathering:
     """Batches of columns on their way to `Interactions`; ids get rows in order of appearance."""
@@ -107,7 +128,6 @@ class Gathering:
         ratings: Floats | None = None,
         timestamps: Floats | None = None,
     ) -> None:
-        """One batch; the ids must be text without nulls, the values already checked."""
         self.users.append(code_ids(users))
         self.items.append(code_ids(items))
         if ratings is not None:

@@ -13,7 +13,7 @@ from llpauc.readers.columns import Column
 from llpauc.readers.frames import choose_in_table, read_columns
 from llpauc.readers.gathering import Reading, left_out, no_rows
 from llpauc.readers.look import SAMPLE_ROWS
-from llpauc.readers.records import Problem, Rejects, open_text, text_problem
+from llpauc.readers.records import Problem, Rejects, text_lines, text_problem
 
 
 def read_json_lines(
@@ -21,22 +21,21 @@ def read_json_lines(
 ) -> Reading:
     """Read the fields we need of each object; integer ids stay integers outside."""
     rejects = Rejects(name, bad_rows)
-    sample = _sample(path)
+    sample = _sample(path, name)
     roles = choose_in_table(sample, name, wanted)
     keys = {role: sample.column_names[place] for role, place in roles.positions.items()}
     values: dict[str, list[Any]] = {role: [] for role in keys}
-    with open_text(path) as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            entry = _object(line)
-            problem = entry if isinstance(entry, Problem) else _missing(entry, keys)
-            if problem is not None:
-                rejects.add(number, problem)
-                continue
-            assert isinstance(entry, dict)
-            for role, key in keys.items():
-                values[role].append(entry[key])
+    for number, line in enumerate(text_lines(path, name), 1):
+        if not line.strip():
+            continue
+        entry = _object(line)
+        problem = entry if isinstance(entry, Problem) else _missing(entry, keys)
+        if problem is not None:
+            rejects.add(number, problem)
+            continue
+        assert isinstance(entry, dict)
+        for role, key in keys.items():
+            values[role].append(entry[key])
     total = len(values["user"]) + rejects.count
     if not values["user"]:
         raise no_rows(name, rejects.count, rejects.first)
@@ -49,16 +48,15 @@ def read_json_lines(
     return replace(reading, notes=tuple(notes), rows_rejected=rejected, format="jsonl")
 
 
-def _sample(path: Path) -> pa.Table:
+def _sample(path: Path, name: str) -> pa.Table:
     """The simple fields of the first objects, as columns; what is no object is met later."""
     found: dict[str, list[str]] = {}
-    with open_text(path) as lines:
-        for _, line in zip(range(SAMPLE_ROWS), lines, strict=False):
-            entry = _object(line)
-            if isinstance(entry, dict):
-                for key, value in entry.items():
-                    if isinstance(value, (str, int, float)):
-                        found.setdefault(key, []).append(str(value))
+    for _, line in zip(range(SAMPLE_ROWS), text_lines(path, name), strict=False):
+        entry = _object(line)
+        if isinstance(entry, dict):
+            for key, value in entry.items():
+                if isinstance(value, (str, int, float)):
+                    found.setdefault(key, []).append(str(value))
     longest = max((len(column) for column in found.values()), default=0)
     filled = {key: column + [""] * (longest - len(column)) for key, column in found.items()}
     return pa.table({key: pa.array(column, pa.large_string()) for key, column in filled.items()})
@@ -72,7 +70,17 @@ def _object(line: str) -> dict[str, Any] | Problem:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return Problem("is not a JSON object")
+    if "\\u" in line and not _is_text(entry):
+        return Problem("holds half a character (a surrogate alone)")
     return entry if isinstance(entry, dict) else Problem("is not a JSON object")
+
+
+def _is_text(entry: Any) -> bool:
+    try:
+        json.dumps(entry, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _missing(entry: dict[str, Any], keys: dict[str, str]) -> Problem | None:

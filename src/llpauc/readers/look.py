@@ -100,8 +100,8 @@ class Layout:
 
 
 @contextmanager
-def unpacked(path: Path, name: str) -> Iterator[Path]:
-    """The file itself, or its content in a temporary place where it is gzipped.
+def unpacked(path: Path, name: str, into: Path | None = None) -> Iterator[Path]:
+    """The file itself, or its content in a temporary place (below `into`) where it is gzipped.
 
     Unpacking ourselves checks the checksum, which DuckDB does not, and lets it read in parallel.
     """
@@ -120,7 +120,7 @@ def unpacked(path: Path, name: str) -> Iterator[Path]:
     if magic != _GZIP:
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="llpauc-") as folder:
+    with tempfile.TemporaryDirectory(prefix="llpauc-", dir=into) as folder:
         plain_file = Path(folder) / "unpacked"
         try:
             with gzip.open(path) as packed, plain_file.open("wb") as file:

@@ -9,18 +9,17 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from llpauc.errors import InputError
-from llpauc.interactions import Interactions
 from llpauc.readers.columns import Roles
-from llpauc.readers.gathering import Floats, Gathering, connect, convert, holdable
-from llpauc.readers.look import TOO_LONG, Layout, wide_fields
+from llpauc.readers.gathering import Floats, Sink, connect, convert, holdable
+from llpauc.readers.look import LONGEST_LINE, TOO_LONG, Layout, wide_fields
 
 BATCH = 100_000
 REMEDY = "fix the row or pass bad_rows='skip' (--bad-rows skip)"
@@ -56,9 +55,17 @@ class Rejects:
             self.first = f"line {line}: {problem.text}"
 
 
-def open_text(path: Path) -> TextIO:
-    """UTF-8 with bad bytes smuggled through, so that the row that has them can be named."""
-    return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+def text_lines(path: Path, name: str) -> Iterator[str]:
+    """The lines of a file, each with its end; a file with one above 16 MB is refused.
+
+    UTF-8 with bad bytes smuggled through, so that the row that has them can be named.
+    """
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        longest = LONGEST_LINE + 1
+        for number, line in enumerate(iter(partial(file.readline, longest), ""), start=1):
+            if len(line) == longest:
+                raise InputError(f"{name}: line {number}: {TOO_LONG}")
+            yield line
 
 
 def text_problem(text: str) -> Problem | None:
@@ -79,14 +86,11 @@ def shown(value: str) -> str:
     return repr(value if len(value) <= 60 else value[:57] + "...")
 
 
-def read_exact(
-    path: Path, layout: Layout, roles: Roles, rejects: Rejects
-) -> tuple[Interactions | None, int]:
-    """The interactions (None when no row is left) and the number of rows they came from."""
-    gathered = Gathering()
+def read_exact(path: Path, layout: Layout, roles: Roles, rejects: Rejects, sink: Sink) -> int:
+    """Hand the good rows to `sink`, the bad ones to `rejects`; how many were good."""
     read = 0
     width = len(layout.names)
-    rows = _rows(path, layout)
+    rows = _rows(path, layout, rejects.name)
     if layout.header:
         next(rows, None)
     lines: list[int] = []
@@ -107,13 +111,13 @@ def read_exact(
                 for append, place in targets:
                     append(row[place])
             if len(lines) + len(problems) == BATCH:
-                read += _gather(gathered, lines, texts, problems, roles, rejects, connection)
-        read += _gather(gathered, lines, texts, problems, roles, rejects, connection)
-    return (gathered.finish() if read else None), read
+                read += _gather(sink, lines, texts, problems, roles, rejects, connection)
+        read += _gather(sink, lines, texts, problems, roles, rejects, connection)
+    return read
 
 
 def _gather(
-    gathered: Gathering,
+    sink: Sink,
     lines: list[int],
     texts: dict[str, list[str]],
     problems: list[tuple[int, Problem]],
@@ -136,7 +140,7 @@ def _gather(
         rejects.add(line, problem)
     good = np.ones(len(lines), dtype=bool)
     good[list(bad)] = False
-    gathered.add(
+    sink.add(
         columns["user"].filter(pa.array(good)),
         columns["item"].filter(pa.array(good)),
         **{role + "s": numbers[good] for role, numbers in values.items()},
@@ -176,24 +180,23 @@ def _value_problem(role: str, text: str, value: float, roles: Roles) -> Problem:
     return Problem(f"{role} {shown(text)} is not {wanted[roles.kind(role)]}")
 
 
-def _rows(path: Path, layout: Layout) -> Iterator[Row]:
-    with open_text(path) as file:
-        if layout.quotes:
-            with wide_fields():
-                yield from _quoted_rows(file, layout.delimiter)
-            return
-        for line, text in enumerate(file, start=1):
-            text = text.rstrip("\r\n")
-            if text:
-                yield line, text.split(layout.delimiter)
+def _rows(path: Path, layout: Layout, name: str) -> Iterator[Row]:
+    if layout.quotes:
+        with wide_fields():
+            yield from _quoted_rows(text_lines(path, name), layout.delimiter)
+        return
+    for line, text in enumerate(text_lines(path, name), start=1):
+        text = text.rstrip("\r\n")
+        if text:
+            yield line, text.split(layout.delimiter)
 
 
-def _quoted_rows(file: TextIO, delimiter: str) -> Iterator[Row]:
+def _quoted_rows(texts: Iterator[str], delimiter: str) -> Iterator[Row]:
     at_end = False
 
     def lines() -> Iterator[str]:
         nonlocal at_end
-        yield from file
+        yield from texts
         at_end = True
 
     reader = csv.reader(lines(), delimiter=delimiter, strict=True)

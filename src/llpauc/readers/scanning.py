@@ -48,7 +48,10 @@ def scan(path: Path, quoted_by: str | None) -> Scan:
             oddity = "a blank first line"
         file.seek(0)
         # Each chunk ends with a line, so that no pair of bytes we look for is cut in two.
-        while chunk := file.read(CHUNK) + file.readline(LONGEST_LINE):
+        while chunk := file.read(CHUNK) + (rest := file.readline(LONGEST_LINE)):
+            if len(rest) == LONGEST_LINE and not (b"\n" in rest or b"\r" in rest):
+                oddity, quotes = "a line above 16 MB", quoted_by is not None
+                break
             if b"\0" in chunk:
                 oddity = "NUL bytes"
             line_feeds += chunk.count(b"\n")

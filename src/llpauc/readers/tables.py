@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from llpauc.interactions import Interactions
-from llpauc.readers.columns import Roles, choose_columns, value_kind
+from llpauc.readers.columns import Column, Roles, choose_columns, value_kind
 from llpauc.readers.gathering import (
     VALUE_SQL,
     Floats,
@@ -35,16 +35,10 @@ BATCH_ROWS = 1_000_000
 
 
 def read_table(
-    path: Path, name: str, layout: Layout, wanted: dict[str, str | int | None], bad_rows: str
+    path: Path, name: str, layout: Layout, wanted: dict[str, Column], bad_rows: str
 ) -> Reading:
     """Read a text table whose layout is known."""
-    roles = choose_columns(
-        name,
-        layout.names,
-        header=layout.header,
-        wanted=wanted,
-        kind_of=lambda place: value_kind(layout.values(place)),
-    )
+    roles = choose_in_layout(name, layout, wanted)
     notes = [layout.note, *roles.notes]
     rejects = Rejects(name, bad_rows)
     scanned = scan(path, layout.delimiter if layout.quotes else None)
@@ -59,15 +53,27 @@ def read_table(
             # DuckDB's own errors come as OSError while its batches are streamed.
             oddity = str(error).partition("\n")[0]
     if oddity is not None:
-        interactions, read = read_exact(
-            path, replace(layout, quotes=scanned.quotes), roles, rejects
-        )
+        gathered = Gathering()
+        exact = replace(layout, quotes=scanned.quotes)
+        read = read_exact(path, exact, roles, rejects, gathered)
+        interactions = gathered.finish() if read else None
         notes.append(f"{name}: read row by row, which is slower ({oddity})")
     if interactions is None:
         raise no_rows(name, rejects.count, rejects.first)
     if rejects.count:
         notes.append(left_out(name, rejects.count, read + rejects.count, rejects.first))
     return Reading(interactions, tuple(notes), read, rejects.count, layout.format)
+
+
+def choose_in_layout(name: str, layout: Layout, wanted: dict[str, Column]) -> Roles:
+    """Which column of a text table plays which role, by its names and first values."""
+    return choose_columns(
+        name,
+        layout.names,
+        header=layout.header,
+        wanted=wanted,
+        kind_of=lambda place: value_kind(layout.values(place)),
+    )
 
 
 class _BadValueError(Exception):
@@ -84,7 +90,7 @@ def _read_fast(
     gathered = Gathering()
     count = 0
     relation = connection.sql(
-        _query(layout, roles, scanned), params=[_escape_glob(str(path.resolve()))]
+        table_query(layout, roles, scanned), params=[escape_glob(str(path.resolve()))]
     )
     for batch in relation.to_arrow_reader(BATCH_ROWS):
         columns = dict(zip(roles.positions, batch.columns, strict=True))
@@ -108,7 +114,8 @@ def _read_fast(
     return gathered.finish() if count else None
 
 
-def _query(layout: Layout, roles: Roles, scanned: Scan) -> str:
+def table_query(layout: Layout, roles: Roles, scanned: Scan) -> str:
+    """SQL for the columns of `roles.positions`, in that order; its one parameter is the path."""
     chosen = []
     for role, place in roles.positions.items():
         column = f"c{place}"
@@ -137,6 +144,6 @@ def _query(layout: Layout, roles: Roles, scanned: Scan) -> str:
     return f"SELECT {', '.join(chosen)} FROM read_csv(?, {settings})"
 
 
-def _escape_glob(path: str) -> str:
+def escape_glob(path: str) -> str:
     """DuckDB takes `ratings[1].csv` for a pattern and would open `ratings1.csv` instead."""
     return re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", path)

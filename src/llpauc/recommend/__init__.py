@@ -103,8 +103,8 @@ class Recommender:
             raise InputError(f"hold_out must be in [0, 1), got {self.hold_out!r}")
         if self.model in BASELINES:
             check_baseline(self.model, self.parameters)
-        else:
-            self.plan()
+        elif self.plan().fit.shard and self.model != "mf":
+            raise InputError(f"shard is for mf; {self.model} needs the whole tables everywhere")
 
     def plan(self) -> Plan:
         """Who gets which parameter, defaults filled in; for models that are trained."""
@@ -131,6 +131,8 @@ class Recommender:
 
         Raises:
             llpauc.training.Diverged: on NaN; the recommender then has the last good weights.
+
+        With `shard`, of several processes the first one is fitted, the others stay unfitted.
         """
         split = as_split(data, valid)
         parts = before(split, "test", "all" if self.refit else "train")
@@ -203,7 +205,9 @@ class Recommender:
                 model, history = go_on(
                     begin, seen, name, plans, {"epochs": epochs, **changed}, on_batch, on_epoch
                 )
-                self.fitted = _fitted_embedding(model, Split(seen), seen)
+                after = _fitted_embedding(model, Split(seen), seen)
+                assert after is not None  # one process has the whole model
+                self.fitted = after
             else:
                 by_items = history_map(begin, fitted, seen)
                 self.fitted = _fitted_vectors(begin.users, begin.items, by_items, seen, seen)
@@ -211,7 +215,7 @@ class Recommender:
         self.history = history
         return came
 
-    def _keep(self, fitted: Fitted, history: History | None = None) -> Recommender:
+    def _keep(self, fitted: Fitted | None, history: History | None = None) -> Recommender:
         """All at once: a fit that is refused leaves the one before whole."""
         self.fitted, self.history, self.fitted_params = fitted, history, self.get_params()
         return self
@@ -366,9 +370,11 @@ def _fit_baseline(name: str, parts: Sequence[Interactions], given: dict[str, Any
     return Fitted.of(train, scorer, scorer, scorer.scores)
 
 
-def _fitted_embedding(model: EmbeddingModel, split: Split, seen: Interactions) -> Fitted:
+def _fitted_embedding(model: EmbeddingModel, split: Split, seen: Interactions) -> Fitted | None:
     """`seen` is train and what was held out of it: nobody wants recommended what they have."""
     users, items = model.vectors()
+    if not len(users):  # the first of several processes has them
+        return None
     if model.name == "itemsum":
         cosine = model.options.score == "cosine"
         rows = model.user_table.detach().cpu().numpy()

@@ -10,6 +10,8 @@ from typing import Any
 from llpauc.errors import InputError
 from llpauc.interactions import Interactions, Split
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingModel
+from llpauc.models.sharded import ShardedMF
+from llpauc.ranks import current
 from llpauc.recommend.plan import Plan
 from llpauc.training import Diverged, Epoch, History, check_feasible
 from llpauc.training.checkpoint import Checkpointing, Checkpoints, Snapshot, opened
@@ -45,10 +47,12 @@ class Training:
         own = {"model": self.name, "refit": self.refit, "hold_out": self.hold_out}
         plan = self.plan
         of_loss = {f"loss.{name}": value for name, value in plan.loss_parameters.items()}
-        options = dataclasses.asdict(plan.embedding) | dataclasses.asdict(plan.fit)
+        options = dataclasses.asdict(plan.embedding) | plan.fit.deciding()
         return {**own, **options, "loss": plan.loss, **of_loss}
 
     def new_model(self, split: Split) -> EmbeddingModel:
+        if self.plan.fit.shard:
+            return ShardedMF(split.train, self.plan.embedding, self.plan.fit.seed, current())
         return EMBEDDING_MODELS[self.name](split.train, self.plan.embedding, self.plan.fit.seed)
 
 
@@ -67,7 +71,8 @@ def train(
         checkpoint: see `llpauc.training.fit`.
     """
     with opened(checkpoint) as kept:
-        found = None if kept is None else kept.find(training.settings(), split)
+        shard = training.plan.fit.shard
+        found = None if kept is None else kept.find(training.settings(), split, shard)
         outcome = _train(training, split, seen, kept, found)
         if kept is not None and kept is not checkpoint and outcome[2].signal is None:
             kept.clear()

@@ -1,8 +1,7 @@
 """Training: one loop, two engines."""
 
 from llpauc.training.checkpoint import Checkpointing, Checkpoints
-from llpauc.training.engine import Diverged
-from llpauc.training.history import Epoch, History
+from llpauc.training.history import Diverged, Epoch, History
 from llpauc.training.loop import check_feasible, fit
 from llpauc.training.options import FitOptions
 

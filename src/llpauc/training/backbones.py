@@ -43,7 +43,14 @@ class PairSlopes:
     read: Table
 
 
-class _Side:
+def summed_by_item(of: PairSlopes, shape: tuple[int, int]) -> Table:
+    """A gradient for each distinct item of the batch."""
+    gradients = room(shape)
+    item_gradients(of.read, of.pairs.ends, of.pairs.row_of, of.slope_of, of.scale, gradients)
+    return gradients
+
+
+class Side:
     """One table of free rows: the parameters, their Adam, and unit rows where cosine wants them.
 
     `rows` always belongs to the table as it is: whatever moves the one refreshes the other.
@@ -88,6 +95,21 @@ class _Side:
         self._refresh(np.arange(len(self.rows), dtype=np.int32))
 
 
+def state_of(users: Side, items: Side) -> dict[str, npt.NDArray[Any]]:
+    """Adam's state of both tables, by name."""
+    return {
+        f"{name}.{key}": value
+        for name, side in (("users", users), ("items", items))
+        for key, value in side.adam.state().items()
+    }
+
+
+def load_state_of(users: Side, items: Side, state: dict[str, npt.NDArray[Any]]) -> None:
+    """Go on from what `state_of` gave."""
+    for name, side in (("users", users), ("items", items)):
+        side.load_state({key: state[f"{name}.{key}"] for key in side.adam.state()})
+
+
 class Backbone:
     """MF: two sides of free rows. The other models change what the user rows are."""
 
@@ -100,7 +122,7 @@ class Backbone:
         cosine = model.options.score == "cosine"
         width = model.options.dimensions
         self._users, self._items = (
-            _Side(table.detach().numpy(), width, cosine and direct, options)
+            Side(table.detach().numpy(), width, cosine and direct, options)
             for table, direct in zip(
                 (model.user_table, model.item_table), self.read_directly, strict=True
             )
@@ -134,15 +156,10 @@ class Backbone:
         self._items.settle()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        return {
-            f"{side}.{name}": value
-            for side, adam in (("users", self._users.adam), ("items", self._items.adam))
-            for name, value in adam.state().items()
-        }
+        return state_of(self._users, self._items)
 
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        for name, side in (("users", self._users), ("items", self._items)):
-            side.load_state({key: state[f"{name}.{key}"] for key in side.adam.state()})
+        load_state_of(self._users, self._items, state)
 
 
 class ItemSumBackbone(Backbone):
@@ -257,9 +274,7 @@ class LightGCNBackbone(Backbone):
             self._step()
 
     def apply_pairs(self, users: Rows, of_users: Table, items: Rows, of_items: PairSlopes) -> None:
-        gradients = room((len(items), self.item_rows.shape[1]))
-        of, pairs = of_items, of_items.pairs
-        item_gradients(of.read, pairs.ends, pairs.row_of, of.slope_of, of.scale, gradients)
+        gradients = summed_by_item(of_items, (len(items), self.item_rows.shape[1]))
         self.apply(users, of_users, items, gradients)
 
     def _step(self) -> None:

@@ -43,6 +43,7 @@ class Index:
         user_slots: (B,) where in `users` each one is; None where all of the batch are distinct.
         items: distinct item rows; an item's place in it is its slot.
         positive_slots: (B,) the slots of the positives.
+        negative_slots: (B, N) or (M,) those of the negatives; None where nobody asks.
         pairs: where each positive has negatives of its own.
     """
 
@@ -50,6 +51,7 @@ class Index:
     user_slots: Rows | None
     items: Rows
     positive_slots: Rows
+    negative_slots: Rows | None
     pairs: Pairs | None
 
 
@@ -59,8 +61,9 @@ class Batch:
 
     Args:
         step: its number, from 0.
-        users, positives: (B,) rows.
+        users, positives: (B,) rows; where several processes divide a batch, those of this one.
         drawn: the negatives.
+        whole: positives of the whole batch, over all processes.
         index: what the kernels need beside them; None for plain torch.
     """
 
@@ -68,6 +71,7 @@ class Batch:
     users: Rows
     positives: Rows
     drawn: Negatives
+    whole: int
     index: Index | None = None
 
 
@@ -80,16 +84,19 @@ class Indexer:
             them. Nearly every item comes up then, and those without a pair step by a gradient of
             zero, which is what a replay would do later. Not with weight decay: that is for the rows
             of a batch alone.
+        slots_only: whether tables will be read by slot, not by row.
     """
 
-    def __init__(self, n_users: int, n_items: int, every_item: bool) -> None:
-        self._sizes = n_users, n_items
+    def __init__(
+        self, n_users: int, n_items: int, every_item: bool, slots_only: bool = False
+    ) -> None:
+        self._sizes, self._slots_only = (n_users, n_items), slots_only
         self._every_item = np.arange(n_items, dtype=np.int32) if every_item else None
         self._own = threading.local()
 
     def __call__(self, users: Rows, positives: Rows, negatives: Rows) -> Index:
         if not hasattr(self._own, "slots"):
-            self._own.slots = [_Slots(n) for n in self._sizes]
+            self._own.slots = [Slots(n) for n in self._sizes]
         of_users, of_items = self._own.slots
         user_rows = of_users.fill(users, users[:0])
         user_slots = of_users.slot_of[users] if len(user_rows) < len(users) else None
@@ -101,10 +108,11 @@ class Indexer:
         else:  # the shared ones take slots 0..M-1
             items, slot_of = of_items.fill(negatives, positives), of_items.slot_of
         pairs = _pairs(positives, negatives, slot_of, len(items)) if rows_apart else None
-        return Index(user_rows, user_slots, items, slot_of[positives], pairs)
+        drawn = slot_of[negatives] if self._slots_only else None
+        return Index(user_rows, user_slots, items, slot_of[positives], drawn, pairs)
 
 
-class _Slots:
+class Slots:
     """The distinct rows of a batch, without clearing anything in between."""
 
     def __init__(self, n: int) -> None:
@@ -130,6 +138,14 @@ def _pairs(positives: Rows, negatives: Rows, slot_of: Rows, slots: int) -> Pairs
     return pairs
 
 
+class Order(Protocol):
+    """Positions of events; slices are arrays. Threads may share it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> npt.NDArray[np.int64]: ...
+
+
 class Maker(Protocol):
     """The part of an engine that makes batches; threads may call `prepare` at once."""
 
@@ -140,7 +156,7 @@ class Maker(Protocol):
 
 
 def batches(
-    engine: Maker, train: Interactions, order: npt.NDArray[np.int64], size: int, first_step: int
+    engine: Maker, train: Interactions, order: Order, size: int, first_step: int
 ) -> Generator[Batch]:
     """The batches of one epoch, in order. Close it to end it early (`contextlib.closing`).
 

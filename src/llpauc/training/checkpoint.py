@@ -4,6 +4,7 @@
     FOLDER/000007/   the newest checkpoint: weights, best weights, optimizer and loss as arrays,
                      position, metrics and settings as JSON, all as `llpauc.artifacts` keeps files
     FOLDER/000006/   the one before
+    FOLDER/000007.1/ where tables are divided among processes: the rows of rank 1, and so on
 
 So a checkpoint is whole or refused, and the one before stays until the next is whole.
 """
@@ -18,7 +19,7 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,13 +32,16 @@ import pyarrow as pa
 from llpauc import artifacts
 from llpauc.errors import InputError, choose
 from llpauc.interactions import IdMap, Interactions, Split
+from llpauc.ranks import Ranks, current
 
 _LOCK = "lock"
 _NUMBER = re.compile(r"\d{6,}")
-_HALF_WRITTEN = re.compile(r"\.\d{6,}\.[0-9a-f]+")
+_SHARE = re.compile(r"(\d{6,})\.\d+")
+_HALF_WRITTEN = re.compile(r"\.\d{6,}(\.\d+)?\.[0-9a-f]+")
 
 IfThere = Literal["refuse", "resume", "restart"]
 Tensors = Mapping[str, npt.NDArray[Any]]
+Runs = dict[str, list[int]]  # of "user" and "item" rows: the first, the last, and how many in all
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,17 @@ class Snapshot:
 
 
 class Checkpoints:
-    """A folder of checkpoints that is ours alone as long as it is open; see `opened`."""
+    """A folder of checkpoints that is ours alone as long as it is open; see `opened`.
 
-    def __init__(self, wanted: Checkpointing) -> None:
+    Of several processes the first writes and removes. Where tables are divided among them each
+    writes its share, the first one last: its folder is what makes a checkpoint of them. Any number
+    of processes can go on from it.
+    """
+
+    def __init__(self, wanted: Checkpointing, ranks: Ranks) -> None:
         self.folder = Path(wanted.folder)
+        self._ranks = ranks
+        self._runs: Runs = {}
         self.tell = wanted.tell
         self._every, self._if_there = wanted.every or float("inf"), wanted.if_there
         self._due = time.perf_counter() + self._every
@@ -89,13 +100,16 @@ class Checkpoints:
         self._of: dict[str, Any] = {}
         self._warned = False
 
-    def find(self, settings: Mapping[str, Any], split: Split) -> Snapshot | None:
+    def find(
+        self, settings: Mapping[str, Any], split: Split, shard: bool = False
+    ) -> Snapshot | None:
         """The newest whole checkpoint to go on from; None to begin.
 
         Args:
             settings: all that decides how training goes beside the events. Those of a checkpoint
                 that is there must be the same.
             split: train and valid; likewise.
+            shard: whether the tables are divided among the processes; each gets its rows.
 
         Raises:
             InputError: for one of another training, one that nobody asked to resume, and where all
@@ -103,15 +117,20 @@ class Checkpoints:
         """
         plain = json.loads(json.dumps(settings, default=str))  # as a file gives it back
         self._of = {"settings": plain, "events": fingerprints(split)}
-        if self._if_there == "restart":
-            for path in self._all():
-                shutil.rmtree(path)
+        if shard:
+            sizes = {"user": split.n_users, "item": split.n_items}
+            mine = {name: self._ranks.share(n) for name, n in sizes.items()}
+            self._runs = {name: [m.start, m.stop, sizes[name]] for name, m in mine.items()}
+        if self._if_there == "restart" and self._ranks.first:
+            self._remove(self._all())
+        self._ranks.wait()
         there = self._all()
         if not there:
             if self._if_there == "resume":
                 self.tell(f"no checkpoint in {self.folder}: training begins at the beginning")
             return None
-        found = self._newest_whole(there)
+        found = self._ranks.together(lambda: self._newest_whole(there))
+        self._ranks.check_same("the checkpoints", str(self._newest))
         self._check_same(found.meta.get("of"))
         if self._if_there == "refuse":
             raise InputError(
@@ -135,34 +154,44 @@ class Checkpoints:
 
         Trouble is told once and no more: training is worth more than its checkpoint.
         """
-        trouble = None
-        broken = _not_finite(snapshot.tensors)
-        if broken is not None:
-            trouble = f"{broken} is not finite"
-        else:
-            meta = {**snapshot.meta, "of": self._of}
-            target = self.folder / f"{self._number + 1:06d}"
-            try:
-                _write(Snapshot(snapshot.tensors, meta), target)
-            except OSError as error:
-                trouble = f"{target}: {error.strerror or error}"
-        if trouble is None:
+        ranks, shares = self._ranks, self._ranks.size if self._runs else 1
+        target = self.folder / f"{self._number + 1:06d}"
+        meta = {**snapshot.meta, "of": self._of, "shares": shares, "runs": self._runs}
+        whole = Snapshot(snapshot.tensors, meta)
+        trouble = ""
+        if not ranks.first and shares > 1:
+            trouble = _try_to_write(whole, target.with_name(f"{target.name}.{ranks.rank}"))
+        trouble = next(filter(None, ranks.texts(trouble)), "")
+        if ranks.first and not trouble:
+            trouble = _try_to_write(whole, target)
+        trouble = ranks.texts(trouble)[0]
+        if not trouble:
             before, self._newest = self._newest, target
             self._number += 1
-            for path in self._all():
-                if path not in (before, target):
-                    shutil.rmtree(path, ignore_errors=True)
+            if ranks.first:
+                self._remove(path for path in self._all() if path not in (before, target))
         elif not self._warned:
             last = f"the last one is {self._newest}" if self._newest else "there is none so far"
             self.tell(f"no checkpoint written ({trouble}); training goes on, {last}")
             self._warned = True
         self._due = time.perf_counter() + self._every
-        return trouble is None
+        return not trouble
 
     def clear(self) -> None:
         """Remove the folder: the training is over, and its outcome is in safety."""
         self._newest = None
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._ranks.first:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _remove(self, some: Iterable[Path]) -> None:
+        """These checkpoints, then the shares that belong to none."""
+        for path in list(some):
+            shutil.rmtree(path, ignore_errors=True)
+        left = {path.name for path in self._all()}
+        for path in list(self.folder.iterdir()):
+            share = _SHARE.fullmatch(path.name)
+            if share and share[1] not in left:
+                shutil.rmtree(path, ignore_errors=True)
 
     def _all(self) -> list[Path]:
         """The checkpoints, oldest first, whole or not."""
@@ -175,7 +204,7 @@ class Checkpoints:
         damaged: list[str] = []
         for path in reversed(there):
             try:
-                found = _read(path)
+                found = _read(path, self._runs)
             except InputError as error:
                 damaged.append(str(error))
                 continue
@@ -228,9 +257,9 @@ def opened(checkpoint: Checkpointing | Checkpoints | None) -> Iterator[Checkpoin
     if not isinstance(checkpoint, Checkpointing):
         yield checkpoint
         return
-    folder = Path(checkpoint.folder)
+    folder, ranks = Path(checkpoint.folder), current()
     try:
-        lock = _locked(folder)
+        lock = ranks.together(lambda: _locked(folder) if ranks.first else -1)
     except OSError as error:
         why = f"{error.filename or folder}: {error.strerror or error}"
         if checkpoint.if_there == "resume":
@@ -239,14 +268,16 @@ def opened(checkpoint: Checkpointing | Checkpoints | None) -> Iterator[Checkpoin
         yield None
         return
     try:
-        for path in folder.iterdir():
+        for path in folder.iterdir() if ranks.first else ():
             if _HALF_WRITTEN.fullmatch(path.name):  # by a process that is no more
                 shutil.rmtree(path, ignore_errors=True)
-        yield Checkpoints(checkpoint)
+        ranks.wait()
+        yield Checkpoints(checkpoint, ranks)
     finally:
-        if folder.is_dir() and {path.name for path in folder.iterdir()} == {_LOCK}:
-            shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+        if ranks.first:
+            if folder.is_dir() and {path.name for path in folder.iterdir()} == {_LOCK}:
+                shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
 
 
 def _locked(folder: Path) -> int:
@@ -282,14 +313,63 @@ def _write(snapshot: Snapshot, target: Path) -> None:
     artifacts.save(artifacts.Artifact(tensors, nobody, nobody, snapshot.meta, {}), target)
 
 
-def _read(folder: Path) -> Snapshot:
-    """What `_write` wrote; an InputError names the file that is not as it was."""
+def _try_to_write(snapshot: Snapshot, target: Path) -> str:
+    """What went wrong; nothing where it went well."""
+    broken = _not_finite(snapshot.tensors)
+    if broken is not None:
+        return f"{broken} is not finite"
+    try:
+        _write(snapshot, target)
+    except OSError as error:
+        return f"{target}: {error.strerror or error}"
+    return ""
+
+
+def _read(folder: Path, wanted: Runs) -> Snapshot:
+    """What was written; an InputError names the file that is not as it was.
+
+    Args:
+        folder: the first rank's.
+        wanted: rows to be had of the tables; all of them where it is empty.
+    """
     held = artifacts.load(folder)
+    shares = held.meta.get("shares", 1)
     tensors: dict[str, dict[str, npt.NDArray[Any]]] = {}
-    for path, array in held.tensors.items():
-        group, _, name = path.partition("/")
-        tensors.setdefault(group, {})[name] = array
+    for rank in range(shares if isinstance(shares, int) else 1):
+        share = artifacts.load(folder.with_name(f"{folder.name}.{rank}")) if rank else held
+        for path, array in share.tensors.items():
+            group, _, name = path.partition("/")
+            into = tensors.setdefault(group, {})
+            try:
+                into[name] = _put_together(into.get(name), array, name, share.meta, wanted)
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(f"{folder}: rows of {path} do not fit: {error}") from None
     return Snapshot(tensors, held.meta)
+
+
+def _put_together(
+    so_far: npt.NDArray[Any] | None,
+    array: npt.NDArray[Any],
+    name: str,
+    meta: Mapping[str, Any],
+    wanted: Runs,
+) -> npt.NDArray[Any]:
+    """The wanted rows of a table, as far as this share of it has any."""
+    kind = name[:4]
+    if kind not in ("user", "item") or not array.ndim:  # the same in every share
+        return array
+    there = meta.get("runs", {}).get(kind) or [0, len(array), len(array)]
+    low, high, total = wanted.get(kind) or [0, there[2], there[2]]
+    if total != there[2]:
+        raise ValueError(f"{there[2]} rows in all, not {total}")
+    if [low, high] == there[:2]:
+        return array
+    if so_far is None:
+        so_far = np.zeros((high - low, *array.shape[1:]), array.dtype)
+    begin, end = max(low, there[0]), min(high, there[1])
+    if begin < end:
+        so_far[begin - low : end - low] = array[begin - there[0] : end - there[0]]
+    return so_far
 
 
 def _not_finite(tensors: Mapping[str, Tensors]) -> str | None:

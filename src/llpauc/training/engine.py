@@ -6,7 +6,6 @@ the plain torch way (autograd, dense torch.optim.Adam), for CUDA and as the othe
 
 from __future__ import annotations
 
-import math
 from typing import Any, Protocol
 
 import numba
@@ -20,11 +19,16 @@ from llpauc.interactions import Interactions, Rows
 from llpauc.losses.interface import Context, Loss
 from llpauc.losses.minimax import attach, minimax_parameter_groups
 from llpauc.models.embedding import EmbeddingModel
+from llpauc.models.sharded import ShardedMF
 from llpauc.optim import AdamOptions, ScalarAdam, aligned
+from llpauc.ranks import ALONE, Ranks
 from llpauc.sampling import Sampler
 from llpauc.training.backbones import BACKBONES, Backbone, PairSlopes
 from llpauc.training.batches import Batch, Index, Indexer, Pairs
+from llpauc.training.history import Diverged
 from llpauc.training.kernels import merge_rows, score_pairs, user_gradients
+from llpauc.training.loss_of_all import Scored, finite, loss_of_all
+from llpauc.training.many import Copies, Shards
 
 Table = npt.NDArray[np.float32]
 
@@ -32,10 +36,6 @@ Table = npt.NDArray[np.float32]
 # idle machine and wait milliseconds for each other on a busy one. The bits do not depend on it.
 _WORTH_THREADS = 2_000_000
 FAST_RATE = 2.0  # of the gap and the thresholds, in units of the base rate: the reference setting
-
-
-class Diverged(RuntimeError):
-    """Training met NaN or infinity. The rows are as they were before that step."""
 
 
 class Engine(Protocol):
@@ -81,6 +81,7 @@ class CpuEngine:
         train: the events.
         adam: rates and decays.
         share: batches that share one propagation (lightgcn).
+        ranks: the processes that divide every batch among them.
     """
 
     def __init__(
@@ -91,14 +92,25 @@ class CpuEngine:
         train: Interactions,
         adam: AdamOptions,
         share: int = 1,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.model, self.loss, self.sampler = model, loss, sampler
+        self.model, self.loss, self.sampler, self.ranks = model, loss, sampler, ranks
         extra = {"share": share} if model.name == "lightgcn" else {}
-        self.backbone: Backbone = BACKBONES[model.name](model, train, adam, **extra)
+        self.backbone: Backbone | Copies | Shards
+        self._by_slot = isinstance(model, ShardedMF)
+        if isinstance(model, ShardedMF):
+            self.backbone = Shards(model, adam, ranks)
+        else:
+            self.backbone = BACKBONES[model.name](model, train, adam, **extra)
+            if ranks.size > 1:
+                self.backbone = Copies(self.backbone, ranks)
         self.variables = ScalarAdam(_rates(loss), adam)
-        self._index = Indexer(train.n_users, train.n_items, every_item=adam.weight_decay == 0)
+        self._index = Indexer(
+            train.n_users, train.n_items,
+            every_item=adam.weight_decay == 0, slots_only=self._by_slot,
+        )  # fmt: skip
         self._memory: dict[str, Table] = {}
-        self._last: _Scored | None = None
+        self._last: Scored | None = None
 
     @property
     def helpers(self) -> int:
@@ -110,9 +122,11 @@ class CpuEngine:
         return min(threads - 1, max(1, threads // 4))
 
     def prepare(self, step: int, users: Rows, positives: Rows) -> Batch:
-        drawn = self.sampler.draw(step, users, positives)
+        mine, whole = self.ranks.share(len(users)), len(users)
+        drawn = self.sampler.draw(step, users, positives, mine)
+        users, positives = users[mine], positives[mine]
         index = self._index(users, positives, drawn.items)
-        return Batch(step, users, positives, drawn, index)
+        return Batch(step, users, positives, drawn, whole, index)
 
     def step(self, batch: Batch) -> float:
         threads = numba.get_num_threads()
@@ -145,12 +159,12 @@ class CpuEngine:
     def _rows_step(self, batch: Batch, index: Index, pairs: Pairs) -> float:
         """Negatives of each positive's own."""
         back, scale = self.backbone, self.model.scale
-        positives, negatives = batch.positives, batch.drawn.items
+        users, positives, negatives = self._places(batch, index)
         read = self._array("read", (len(positives), back.user_rows.shape[1]))
         pos_scores = self._array("pos", positives.shape)
         neg_scores = self._array("neg", negatives.shape)
         score_pairs(
-            back.user_rows, back.item_rows, batch.users, positives, negatives, scale,
+            back.user_rows, back.item_rows, users, positives, negatives, scale,
             read, pos_scores, neg_scores,
         )  # fmt: skip
         value, of_pos, of_neg = self._loss_and_slopes(batch, pos_scores, neg_scores)
@@ -166,10 +180,10 @@ class CpuEngine:
 
     def _shared_step(self, batch: Batch, index: Index) -> float:
         """One set of negatives for all: three matrix products."""
-        shared = batch.drawn.items
+        users, positives, shared = self._places(batch, index)
         back, width, scale = self.backbone, self.model.options.dimensions, self.model.scale
         p, q, own = (torch.from_numpy(rows) for rows in (
-            back.user_rows[batch.users], back.item_rows[shared], back.item_rows[batch.positives],
+            back.user_rows[users], back.item_rows[shared], back.item_rows[positives],
         ))  # fmt: skip
         pos_scores = (p * own[:, :width]).sum(1) * scale
         neg_scores = torch.mm(p, q[:, :width].T).mul_(scale)
@@ -192,6 +206,16 @@ class CpuEngine:
         back.apply(index.users, merged, index.items, of_items.numpy())
         return value
 
+    def _places(self, batch: Batch, index: Index) -> tuple[Rows, Rows, Rows]:
+        """Where users, positives and negatives stand in the backbone's tables."""
+        if not self._by_slot:
+            return batch.users, batch.positives, batch.drawn.items
+        slots = index.user_slots
+        if slots is None:
+            slots = np.arange(len(batch.users), dtype=np.int32)
+        assert index.negative_slots is not None  # the indexer was asked for them
+        return slots, index.positive_slots, index.negative_slots
+
     def _merged(self, index: Index, of_users: Table) -> Table:
         """A row of gradients for each distinct user."""
         if index.user_slots is None:
@@ -207,12 +231,7 @@ class CpuEngine:
         keep = None if batch.drawn.keep is None else torch.from_numpy(batch.drawn.keep)
         context = _context(self.loss, batch)
         self._last = (pos, neg, keep, context)
-        try:  # the loss looks at its scores
-            value, of_pos, of_neg = self.loss.value_and_slopes(pos, neg, keep, context=context)
-        except InputError as error:
-            raise Diverged(str(error)) from None
-        if not math.isfinite(value):
-            raise Diverged(f"the loss is {value}")
+        value, of_pos, of_neg = loss_of_all(self.loss, self._last, self.ranks, batch.whole)
         return value, of_pos.numpy(), of_neg.numpy()
 
     def _array(self, name: str, shape: tuple[int, ...]) -> Table:
@@ -240,9 +259,10 @@ class TorchEngine:
         sampler: Sampler,
         adam: AdamOptions,
         device: str = "cpu",
+        ranks: Ranks = ALONE,
     ) -> None:
         self.model, self.loss, self.sampler = model.to(device), loss.to(device), sampler
-        self.device = device
+        self.device, self.ranks = device, ranks
         groups = minimax_parameter_groups(
             model.parameters(), loss, adam.lr, fast=FAST_RATE, weight_decay=adam.weight_decay
         )
@@ -250,14 +270,16 @@ class TorchEngine:
             groups, lr=adam.lr, betas=(adam.decay_mean, adam.decay_square), eps=adam.eps
         )
         attach(loss, self.optimizer)
-        self._last: _Scored | None = None
+        self._last: Scored | None = None
 
     @property
     def helpers(self) -> int:
         return int(self.sampler.shape == "rows")  # shared ones are drawn with threads
 
     def prepare(self, step: int, users: Rows, positives: Rows) -> Batch:
-        return Batch(step, users, positives, self.sampler.draw(step, users, positives))
+        mine, whole = self.ranks.share(len(users)), len(users)
+        drawn = self.sampler.draw(step, users, positives, mine)
+        return Batch(step, users[mine], positives[mine], drawn, whole)
 
     def step(self, batch: Batch) -> float:
         drawn = batch.drawn
@@ -268,16 +290,25 @@ class TorchEngine:
         neg_scores = self.model.scores(who, neg if neg.dim() == 2 else neg[None])
         context = _context(self.loss, batch)
         self._last = (pos_scores.detach(), neg_scores.detach(), keep, context)
+        if self.ranks.size > 1:
+            value, of_pos, of_neg = loss_of_all(self.loss, self._last, self.ranks, batch.whole)
+            torch.autograd.backward([pos_scores, neg_scores], [of_pos, of_neg])
+            for table in self.model.parameters():
+                torch.distributed.all_reduce(table.grad)
+        else:
+            value = self._backward(pos_scores, neg_scores, keep, context)
+        self.optimizer.step()
+        return value
+
+    def _backward(
+        self, pos: Tensor, neg: Tensor, keep: Tensor | None, context: Context | None
+    ) -> float:
         try:
-            value = self.loss(pos_scores, neg_scores, keep, context=context)
+            value = self.loss(pos, neg, keep, context=context)
         except InputError as error:
             raise Diverged(str(error)) from None
         value.backward()
-        number: float = value.item()
-        if not math.isfinite(number):
-            raise Diverged(f"the loss is {number}")
-        self.optimizer.step()
-        return number
+        return finite(value.item())
 
     def _tensor(self, rows: Rows) -> Tensor:
         return torch.from_numpy(rows.astype(np.int64)).to(self.device)
@@ -310,11 +341,11 @@ class TorchEngine:
 
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_Scored = tuple[Tensor, Tensor, Tensor | None, Context | None]
 
 
-def _figures(loss: Loss, scored: _Scored | None) -> dict[str, float]:
-    if scored is None:
+def _figures(loss: Loss, scored: Scored | None) -> dict[str, float]:
+    """Of this process's share of the last batch."""
+    if scored is None or not len(scored[0]):
         return {}
     pos, neg, keep, context = scored
     return dict(loss.diagnose(pos, neg, keep, context=context).figures)

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+class Diverged(RuntimeError):
+    """Training met NaN or infinity. The rows are as they were before that step."""
+
+
 @dataclass(frozen=True)
 class Epoch:
     """What one pass over the data came to.

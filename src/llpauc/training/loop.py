@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -18,15 +19,18 @@ from llpauc.interactions import Interactions, Split
 from llpauc.losses.interface import Loss
 from llpauc.losses.softmax import SLAtKLoss
 from llpauc.models.embedding import EmbeddingModel
+from llpauc.models.sharded import ShardedMF, local
 from llpauc.ranking import rank
+from llpauc.ranks import ALONE, Ranks, current
 from llpauc.recency import Floats, age_weights
 from llpauc.sampling import SAMPLERS, collision_rate, make_sampler
 from llpauc.training.batches import batches
-from llpauc.training.checkpoint import Checkpointing, Checkpoints, Snapshot, opened
-from llpauc.training.engine import CpuEngine, Diverged, Engine, TorchEngine
-from llpauc.training.history import Epoch, History
+from llpauc.training.checkpoint import Checkpointing, Checkpoints, Snapshot, fingerprints, opened
+from llpauc.training.engine import CpuEngine, Engine, TorchEngine
+from llpauc.training.history import Diverged, Epoch, History
 from llpauc.training.interrupt import StopRequest, stop_requests
 from llpauc.training.options import FitOptions
+from llpauc.training.order import BlockOrder, epoch_order
 from llpauc.training.progress import Progress, Stage, arrays, fill_weights, settings
 
 _QUANTILE_EPOCHS = 5  # SL@K's quantiles are taken anew this often
@@ -46,7 +50,8 @@ def fit(
     """Train `model` in place on split.train; split.valid, where there is one, picks the epoch.
 
     The test part is never looked at. Ctrl-C (or SIGTERM) ends training after the batch under way;
-    the model then has the best weights so far.
+    the model then has the best weights so far. Processes that are `llpauc.ranks.joined` call it
+    alike, and divide every batch among them.
 
     Args:
         model: its parameters are changed.
@@ -65,7 +70,8 @@ def fit(
     with opened(checkpoint) as kept:
         stage = None
         if kept is not None:
-            stage = Stage(kept, found=kept.find(settings(model, loss, options), split))
+            made_of = settings(model, loss, options)
+            stage = Stage(kept, found=kept.find(made_of, split, options.shard))
         history = fit_stage(
             model, loss, split, options, stage, on_batch=on_batch, on_epoch=on_epoch
         )
@@ -87,7 +93,7 @@ def fit_stage(
     """`fit`, one among others that share a folder of checkpoints."""
     check_feasible(split.train, model.options.dimensions, options)
     check_device(options.device)
-    run = _Run(model, loss, split, options, stage)
+    run = _Run(model, loss, split, options, stage, current())
     if stage is not None and stage.found is not None:
         run.restore(stage.found)
     progress = run.progress
@@ -104,13 +110,13 @@ def fit_stage(
                 _restore(model, run.best)
                 where = progress.epoch, progress.batches + 1
                 raise Diverged(_why(error, *where, options)) from None
-            cut_short = bool(stop)
+            cut_short = run.asked_to_stop
             if cut_short:  # before the epoch is ended: a resumed run does that when it is over
                 run.save()
             run.end_epoch(validated=not cut_short)
             if on_epoch is not None:
                 on_epoch(progress.epochs[-1])
-            if stop:
+            if run.agree(stop):
                 if not cut_short:
                     run.save()
                 stopped = "interrupted"
@@ -120,7 +126,8 @@ def fit_stage(
         _restore(model, run.best)
     epochs = tuple(progress.epochs)
     collisions = collision_rate(run.sampler, split.train)
-    return History(epochs, progress.best_epoch or len(epochs), collisions, stopped, stop.signal)
+    asked = stop.signal or (signal.SIGTERM if stopped == "interrupted" else None)
+    return History(epochs, progress.best_epoch or len(epochs), collisions, stopped, asked)
 
 
 def _why_over(progress: Progress, options: FitOptions) -> str | None:
@@ -139,8 +146,11 @@ class _Run:
         split: Split,
         options: FitOptions,
         stage: Stage | None,
+        ranks: Ranks = ALONE,
     ) -> None:
         train = split.train
+        self.ranks, self.asked_to_stop, self._save_is_due = ranks, False, False
+        _check_alike(model, loss, split, options, ranks)
         self.model, self.loss, self.split, self.options = model, loss, split, options
         weights = None if options.half_life is None else age_weights(train, options.half_life)
         self._chances = None if weights is None else weights / weights.sum()
@@ -149,9 +159,13 @@ class _Run:
         self.sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
         self.engine: Engine
         if options.device == "cpu":
-            self.engine = CpuEngine(model, loss, self.sampler, train, options.adam, options.share)
+            self.engine = CpuEngine(
+                model, loss, self.sampler, train, options.adam, options.share, ranks
+            )
         else:
-            self.engine = TorchEngine(model, loss, self.sampler, options.adam, options.device)
+            self.engine = TorchEngine(
+                model, loss, self.sampler, options.adam, options.device, ranks
+            )
         self.progress = Progress()
         self.best = _copy(model)  # so far; without validation, the weights of the last epoch
         self._stage = stage
@@ -161,15 +175,14 @@ class _Run:
         progress, size, train = self.progress, self.options.batch_size, self.split.train
         if not progress.batches:
             self._begin_epoch()
-        rest = self._order()[progress.batches * size :]
-        kept = None if self._stage is None else self._stage.kept
+        rest = self._order(progress.batches * size)
         begun = told = time.perf_counter()
         untold = 0
         made = batches(self.engine, train, rest, size, progress.step)
         with closing(made):
             for batch in made:
                 progress.loss += self.engine.step(batch)
-                n = len(batch.users)
+                n = batch.whole
                 progress.step += 1
                 progress.batches += 1
                 progress.examples += n
@@ -178,24 +191,31 @@ class _Run:
                 if on_batch is not None and now - told > 0.1:
                     on_batch(untold)
                     told, untold = now, 0
-                if stop:
+                if self.agree(stop):
                     break
-                if kept is not None and kept.due(now):
+                if self._save_is_due:
                     progress.seconds += now - begun
                     self.save()
                     begun = time.perf_counter()
         progress.seconds += time.perf_counter() - begun
 
+    def agree(self, stop: StopRequest) -> bool:
+        """Whether any process was asked to stop; and whether the first wants to save by now."""
+        kept = None if self._stage is None else self._stage.kept
+        due = self.ranks.first and kept is not None and kept.due(time.perf_counter())
+        stops, dues = self.ranks.sum([bool(stop), due])
+        self.asked_to_stop, self._save_is_due = bool(stops), bool(dues)
+        return self.asked_to_stop
+
     def _begin_epoch(self) -> None:
         if isinstance(self.loss, SLAtKLoss) and (self.progress.epoch - 1) % _QUANTILE_EPOCHS == 0:
             self.engine.settle()
-            _refresh_quantiles(self.model, self.loss)
+            _refresh_quantiles(self.model, self.loss, self.ranks)
 
-    def _order(self) -> npt.NDArray[np.int64]:
-        """The order of an epoch is a function of seed and epoch: a resumed run has the same."""
-        n = len(self.split.train)
-        rng = np.random.default_rng([self.options.seed, self.progress.epoch])
-        return rng.permutation(n) if self._chances is None else rng.choice(n, n, p=self._chances)
+    def _order(self, first: int) -> npt.NDArray[np.int64] | BlockOrder:
+        """What is left of the epoch under way, after its first `first` events."""
+        seed, epoch = self.options.seed, self.progress.epoch
+        return epoch_order(self.split.train, seed, epoch, first, self._chances)
 
     def end_epoch(self, validated: bool) -> None:
         progress, split, options = self.progress, self.split, self.options
@@ -205,7 +225,7 @@ class _Run:
         if split.valid is None:
             self.best = _copy(self.model)
         elif validated and progress.epoch % options.valid_every == 0:
-            valid = validate(self.model, split, options.valid_metric)
+            valid = validate(self.model, split, options.valid_metric, self.ranks)
             value = next(iter(valid.values()))
             better = value > (-math.inf if progress.best_value is None else progress.best_value)
             if better:
@@ -219,7 +239,7 @@ class _Run:
         )
 
     def save_if_due(self) -> None:
-        if self._stage is not None and self._stage.kept.due(time.perf_counter()):
+        if self._save_is_due:
             self.save()
 
     def save(self) -> None:
@@ -262,16 +282,23 @@ def _start_bias(model: EmbeddingModel, train: Interactions, weights: Floats | No
 
     So training begins where (recent) popularity stands, and not below it.
     """
-    bias = model.item_table[:, model.options.dimensions]
+    bias = local(model.item_table)[:, model.options.dimensions]
     if not bias.any():
         counts = np.bincount(train.items, weights, train.n_items)
+        if isinstance(model, ShardedMF):
+            counts = counts[model.ranks.share(train.n_items)]
         with torch.no_grad():
             bias.copy_(torch.from_numpy(np.log(counts + _UNSEEN)))
 
 
-def validate(model: EmbeddingModel, split: Split, metric: str) -> dict[str, float]:
+def validate(
+    model: EmbeddingModel, split: Split, metric: str, ranks: Ranks = ALONE
+) -> dict[str, float]:
     """The metric over all validation users, first of all; then the warm ones apart."""
-    result: Evaluation = evaluate(model.scorer(), split, on="valid", metrics=[metric])
+    own = model.user_range if isinstance(model, ShardedMF) else None
+    result: Evaluation = evaluate(
+        model.scorer(), split, on="valid", metrics=[metric], ranks=ranks, own_users=own
+    )
     name = next(iter(result.values))
     means = {name: result.mean(name)}
     if not result.warm.all():
@@ -285,6 +312,8 @@ def check_feasible(train: Interactions, dimensions: int, options: FitOptions) ->
     if not len(train):
         raise InputError("there are no training events")
     tables = (train.n_users + train.n_items) * dimensions * 4
+    if options.shard:
+        tables //= current().size
     columns = options.negatives
     if SAMPLERS[options.sampler].shape == "shared":
         columns = train.n_items if options.sampler == "all" else min(columns, train.n_items)
@@ -321,10 +350,23 @@ def available_memory() -> int | None:
     return None
 
 
-def _refresh_quantiles(model: EmbeddingModel, loss: SLAtKLoss, k: int = 20) -> None:
-    users = np.arange(model.n_users, dtype=np.int32)
+def _refresh_quantiles(model: EmbeddingModel, loss: SLAtKLoss, ranks: Ranks, k: int = 20) -> None:
+    users = np.arange(model.n_users, dtype=np.int32)[ranks.share(model.n_users)]
     best = rank(model.scorer(), users, k).scores
-    loss.set_quantiles(torch.from_numpy(best[:, -1].copy()))
+    loss.set_quantiles(torch.from_numpy(ranks.gather(best[:, -1].copy())))
+
+
+def _check_alike(
+    model: EmbeddingModel, loss: Loss, split: Split, options: FitOptions, ranks: Ranks
+) -> None:
+    """Processes that train together have one setting, the same events, and begin at one place."""
+    if ranks.size == 1:
+        return
+    ranks.check_same("the settings", settings(model, loss, options))
+    ranks.check_same("the events", fingerprints(split))
+    if not isinstance(model, ShardedMF):
+        for table in model.parameters():
+            ranks.spread(table.detach().numpy())
 
 
 def _copy(model: EmbeddingModel) -> dict[str, torch.Tensor]:
@@ -334,7 +376,7 @@ def _copy(model: EmbeddingModel) -> dict[str, torch.Tensor]:
 def _restore(model: EmbeddingModel, weights: dict[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, value in model.named_parameters():
-            value.copy_(weights[name])
+            local(value).copy_(local(weights[name]))
 
 
 def _why(error: Diverged, epoch: int, batch: int, options: FitOptions) -> str:

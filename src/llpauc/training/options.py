@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.metrics import parse_metric
@@ -30,6 +31,8 @@ class FitOptions:
         share: batches that share one propagation of lightgcn; more is faster and a bit stale.
         half_life: age at which an event comes up half as often (see `llpauc.recency.age_weights`);
             None: every event once an epoch.
+        shard: divide the rows of the tables among the processes of torchrun, in place of a copy in
+            each; mf on CPUs.
     """
 
     epochs: int = 100
@@ -45,6 +48,7 @@ class FitOptions:
     device: str = "cpu"
     share: int = 1
     half_life: float | None = None
+    shard: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "negatives", "valid_every", "patience", "share"):
@@ -52,8 +56,14 @@ class FitOptions:
         check_at_least("seed", self.seed, 0)
         if self.half_life is not None and not 0 < self.half_life < math.inf:
             raise InputError(f"half_life must be above 0, got {self.half_life!r}")
+        if self.shard and self.device != "cpu":
+            raise InputError(f"shard divides tables among CPUs, and device is {self.device!r}")
         parse_metric(self.valid_metric)
         choose(SAMPLERS, self.sampler, "sampler")
+
+    def deciding(self) -> dict[str, Any]:
+        """All that decides what comes out; not where the tables lie."""
+        return {name: value for name, value in asdict(self).items() if name != "shard"}
 
     @property
     def adam(self) -> AdamOptions:

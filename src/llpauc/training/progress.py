@@ -12,6 +12,7 @@ import torch
 
 from llpauc.losses.interface import Loss
 from llpauc.models.embedding import EmbeddingModel
+from llpauc.models.sharded import local
 from llpauc.training.checkpoint import Checkpoints, Snapshot
 from llpauc.training.history import Epoch
 from llpauc.training.options import FitOptions
@@ -78,7 +79,7 @@ def settings(model: EmbeddingModel, loss: Loss, options: FitOptions) -> dict[str
     return {
         "model": model.name,
         **dataclasses.asdict(model.options),
-        **dataclasses.asdict(options),
+        **options.deciding(),
         "loss": type(loss).__name__,
         **{f"loss.{name}": repr(getattr(loss, name)) for name in own},
     }
@@ -87,11 +88,12 @@ def settings(model: EmbeddingModel, loss: Loss, options: FitOptions) -> dict[str
 def fill_weights(into: Mapping[str, torch.Tensor], saved: Mapping[str, npt.NDArray[Any]]) -> None:
     """Weights as they were saved into those of a model, by name."""
     with torch.no_grad():
-        for name, value in into.items():
+        for name, value in ((name, local(value)) for name, value in into.items()):
             if value.shape != saved[name].shape:
                 raise ValueError(f"{name} is {saved[name].shape}, not {tuple(value.shape)}")
             value.copy_(torch.from_numpy(saved[name]))
 
 
 def arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
-    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+    """As they lie in memory; of a divided tensor, this process's share."""
+    return {name: local(tensor.detach()).cpu().numpy() for name, tensor in tensors.items()}

@@ -1,0 +1,153 @@
+"""Copies against shards, one process against several: time, memory and traffic of a step.
+
+    python -m benchmarks.distributed [--processes 1,2] [--out docs/results]
+
+MF, 64 dimensions, 100,000 users, 50,000 items. Every line is a job of its own, one thread a
+process; the configurations take turns, and the median of three rounds counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+N_USERS, N_ITEMS, N_EVENTS, WIDTH = 100_000, 50_000, 1_000_000, 64
+WORK = {
+    "LLPAUC, 1,024 x 100 own negatives": ("llpauc", "uniform", 1_024, 100),
+    "BPR, 1,024 x 100 own negatives": ("bpr", "uniform", 1_024, 100),
+    "LLPAUC, 4,096 x 1,024 shared": ("llpauc", "shared", 4_096, 1_024),
+    "SL, 4,096 x 1,024 shared": ("sl", "shared", 4_096, 1_024),
+}
+_WARM, _TIMED = 10, 40
+
+
+def one(work: str, shard: bool, out: Path) -> None:
+    """Time some steps; the first rank writes what it saw."""
+    import numba
+    import numpy as np
+    import torch
+
+    from llpauc.interactions import IdMap, Interactions
+    from llpauc.losses import make_loss
+    from llpauc.models.embedding import MF, EmbeddingOptions
+    from llpauc.models.sharded import ShardedMF
+    from llpauc.optim import AdamOptions
+    from llpauc.ranks import Ranks, joined
+    from llpauc.sampling import make_sampler
+    from llpauc.training.batches import batches
+    from llpauc.training.engine import CpuEngine
+
+    @dataclass(frozen=True)
+    class Counting(Ranks):
+        """Counts the bytes that leave this process."""
+
+        sent: list[int] = field(default_factory=list)
+
+        def gather(self, array, lengths=None):
+            self.sent.append(array.nbytes * (self.size - 1))
+            return super().gather(array, lengths)
+
+        def exchange(self, array, counts):
+            kept = array.nbytes * counts[self.rank] // max(len(array), 1)
+            self.sent.append(int(array.nbytes - kept))
+            return super().exchange(array, counts)
+
+    loss_name, sampler, size, negatives = WORK[work]
+    numba.set_num_threads(1)
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    users = rng.integers(0, N_USERS, N_EVENTS)
+    items = (N_ITEMS * rng.random(N_EVENTS) ** 2).astype(np.int32)
+    train = Interactions(users, items, IdMap.of(range(N_USERS)), IdMap.of(range(N_ITEMS)))
+    with joined() as found:
+        ranks = Counting(found.rank, found.size)
+        options = EmbeddingOptions(dimensions=WIDTH)
+        model = ShardedMF(train, options, 0, ranks) if shard else MF(train, options, 0)
+        shares = {"alpha": 0.7, "beta": 0.1} if loss_name == "llpauc" else {}
+        loss = make_loss(loss_name, **shares)
+        source = make_sampler(sampler, train, negatives, 0)
+        engine = CpuEngine(model, loss, source, train, AdamOptions(), ranks=ranks)
+        taken: list[float] = []
+        order = rng.permutation(N_EVENTS)[: (_WARM + _TIMED) * size]
+        for place, batch in enumerate(batches(engine, train, order, size, 0)):
+            if place == _WARM:
+                ranks.sent.clear()
+            begun = time.perf_counter()
+            engine.step(batch)
+            taken.append(time.perf_counter() - begun)
+        rows = (N_USERS + N_ITEMS) / (ranks.size if shard else 1)
+        result = {
+            "ms": 1e3 * statistics.median(taken[_WARM:]),
+            "sent": sum(ranks.sent) / (len(taken) - _WARM),
+            "tables": rows * WIDTH * 4 * 3,  # weights and Adam's two moments
+        }
+        if ranks.first:
+            out.write_text(json.dumps(result))
+
+
+def job(work: str, shard: bool, processes: int, out: Path) -> dict[str, float]:
+    words = ["-m", "benchmarks.distributed", "--one", work, "--one-out", str(out)]
+    words += ["--shard"] if shard else []
+    if processes > 1:
+        port = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), *port]
+        words = [*launcher, *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": str(processes)}
+    subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, check=True)
+    found: dict[str, float] = json.loads(out.read_text())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--processes", default="1,2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    parser.add_argument("--one", choices=WORK)
+    parser.add_argument("--one-out", type=Path)
+    parser.add_argument("--shard", action="store_true")
+    given = parser.parse_args()
+    if given.one:
+        one(given.one, given.shard, given.one_out)
+        return
+    counts = [int(n) for n in given.processes.split(",")]
+    asked = [(w, p, s) for w in WORK for p in counts for s in (False, True) if p > 1 or not s]
+    found: dict[tuple[str, int, bool], list[dict[str, float]]] = {key: [] for key in asked}
+    scratch = given.out / ".distributed.json"
+    for turn in range(given.rounds):
+        for work, processes, shard in asked:
+            print(f"round {turn + 1}: {work}, {processes} processes, shard {shard}", flush=True)
+            found[work, processes, shard].append(job(work, shard, processes, scratch))
+    scratch.unlink()
+    (given.out / "distributed.md").write_text(report(found), encoding="utf-8")
+    print(f"wrote {given.out / 'distributed.md'}")
+
+
+def report(found: dict[tuple[str, int, bool], list[dict[str, float]]]) -> str:
+    lines = [
+        "# A step of one process and of several", "",
+        "MF, 64 dimensions, 100,000 users, 50,000 items; one thread a process, all on one machine"
+        " (gloo over loopback); the median of the rounds. *sent*: by each process, a step."
+        " *memory*: weights and Adam's moments of a process.", "",
+        "| work | processes | tables | ms a step | sent | memory |", "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for (work, processes, shard), results in found.items():
+        where = "alone" if processes == 1 else "shards" if shard else "copies"
+        ms = statistics.median(r["ms"] for r in results)
+        sent, held = results[0]["sent"] / 1e6, results[0]["tables"] / 1e6
+        lines.append(
+            f"| {work} | {processes} | {where} | {ms:.1f} | {sent:.2f} MB | {held:.0f} MB |"
+        )
+    return "\n".join([*lines, "", "Made by `python -m benchmarks.distributed`.", ""])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Data larger than memory: what preparing and training cost for each event as events grow.
+
+    python -m benchmarks.out_of_core [--sizes 1e6,1e7,1e8] [--out docs/results] [--place /tmp]
+
+Events are made up: users uniform, items by a power law (share of the i-th about i^(-2/3)). Two
+series: one whose catalogue grows with the events (20 events a user, 200 an item: at 100 million
+events 5 million users and 500,000 items), and one of a million users and 100,000 items whatever
+their number, which tells what larger tables cost from what more events cost.
+
+`llpauc data prepare` and the training of a slice of an epoch (MF, LLPAUC, batch 1024) run in a
+process each, whose own memory may not pass 8 GB (RLIMIT_DATA); its peak resident memory, mapped
+files included, is measured. Seconds are of the clock; the processor's own are told beside them,
+because a shared machine stretches the former only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LIMIT = 8 * 10**9
+GROWING, FIXED = "growing catalogue", "fixed catalogue"
+SERIES: dict[str, Callable[[int], tuple[int, int]]] = {
+    GROWING: lambda n: (n // 20, n // 200),
+    FIXED: lambda n: (1_000_000, 100_000),
+}
+DIMENSIONS, NEGATIVES, BATCH = 64, 20, 1024
+SLICE = 2_000_000  # events trained on
+WARM = 200  # batches before the clock starts: compiling, and the first touch of the rows
+ROWS_AT_ONCE = 1_000_000
+
+
+def generate(path: Path, n: int, users: int, items: int) -> None:
+    """A CSV file of `n` events, a million at a time."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv as arrow_csv
+
+    rng = np.random.default_rng(n)
+    plain = arrow_csv.WriteOptions(include_header=False, quoting_style="none")
+
+    def named(letter: str, rows: Any) -> Any:
+        return pc.binary_join_element_wise(letter, pa.array(rows).cast(pa.string()), "")
+
+    with path.open("wb") as file:
+        file.write(b"user,item,timestamp\n")
+        for first in range(0, n, ROWS_AT_ONCE):
+            some = min(ROWS_AT_ONCE, n - first)
+            table = pa.table(
+                {
+                    "user": named("u", rng.integers(0, users, some)),
+                    "item": named("i", (items * rng.random(some) ** 3).astype(np.int64)),
+                    "timestamp": 1_500_000_000 + rng.integers(0, 10**8, some),
+                }
+            )
+            arrow_csv.write_csv(table, file, plain)
+
+
+def train(folder: Path, dimensions: int) -> dict[str, float]:
+    """A slice of an epoch on prepared data."""
+    begun = time.perf_counter()
+    from llpauc.losses import LLPAUCLoss
+    from llpauc.models.embedding import MF, EmbeddingOptions
+    from llpauc.optim import AdamOptions
+    from llpauc.prepared import open_prepared
+    from llpauc.sampling import make_sampler
+    from llpauc.training.batches import batches
+    from llpauc.training.engine import CpuEngine
+    from llpauc.training.order import epoch_order
+
+    imported = time.perf_counter()
+    events = open_prepared(folder).train
+    opened = time.perf_counter()
+    model = MF(events, EmbeddingOptions(dimensions=dimensions), 0)
+    sampler = make_sampler("uniform", events, NEGATIVES, 0)
+    engine = CpuEngine(model, LLPAUCLoss(0.7, 0.1), sampler, events, AdamOptions())
+    made = time.perf_counter()
+    done = 0
+    start, cpu_start = made, time.process_time()
+    order = epoch_order(events, seed=0, epoch=1)
+    rounds = batches(engine, events, order, BATCH, 0)
+    for step, batch in enumerate(rounds):
+        if step == WARM:
+            start, cpu_start, done = time.perf_counter(), time.process_time(), 0
+        engine.step(batch)
+        done += len(batch.users)
+        if done >= SLICE:
+            break
+    rounds.close()
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+    start = time.perf_counter()
+    engine.settle()
+    return {
+        "train_open_seconds": opened - imported,
+        "train_start_seconds": made - opened,
+        "train_import_seconds": imported - begun,
+        "train_events": done,
+        "train_seconds": seconds,
+        "train_us": 1e6 * seconds / done,
+        "train_cpu_us": 1e6 * cpu / done,
+        "settle_seconds": time.perf_counter() - start,
+        "dimensions": dimensions,
+    }
+
+
+def measured(command: list[str]) -> tuple[dict[str, float], str]:
+    """Run a command in a process of its own under the limit: seconds and peak memory; its words."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
+
+    begun = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as words:
+        child = subprocess.Popen(command, stdout=words, preexec_fn=limit)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - begun
+        words.seek(0)
+        said = words.read()
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {child.returncode}")
+    cpu = usage.ru_utime + usage.ru_stime
+    return {"seconds": seconds, "cpu_seconds": cpu, "peak_gb": usage.ru_maxrss * 1024 / 1e9}, said
+
+
+def one(n: int, series: str, place: Path, memory: str, dimensions: int) -> dict[str, Any]:
+    users, items = SERIES[series](n)
+    me = [sys.executable, "-m", "benchmarks.out_of_core"]
+    with tempfile.TemporaryDirectory(dir=place, prefix="llpauc-out-of-core-") as folder:
+        raw, prepared = Path(folder) / "events.csv", Path(folder) / "prepared"
+        measured([*me, "--generate", str(raw), str(n), str(users), str(items)])
+        size = raw.stat().st_size
+        llpauc = [sys.executable, "-m", "llpauc", "data", "prepare", str(raw)]
+        cost, said = measured([*llpauc, "--out", str(prepared), "--memory", memory, "--json"])
+        counts = json.loads(said)["counts"]
+        raw.unlink()
+        written = sum(path.stat().st_size for path in prepared.iterdir())
+        told, said = measured([*me, "--train", str(prepared), "--dimensions", str(dimensions)])
+        trained = json.loads(said)
+    return {
+        "series": series,
+        "events": n,
+        "users": counts["users"],
+        "items": counts["items"],
+        "train": counts["train"],
+        "raw_gb": size / 1e9,
+        "prepared_gb": written / 1e9,
+        "prepare_seconds": cost["seconds"],
+        "prepare_us": 1e6 * cost["seconds"] / n,
+        "prepare_cpu_us": 1e6 * cost["cpu_seconds"] / n,
+        "prepare_peak_gb": cost["peak_gb"],
+        **trained,
+        "train_peak_gb": told["peak_gb"],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--sizes", default="1e6,1e7,1e8")
+    parser.add_argument("--series", default=f"{GROWING},{FIXED}")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--memory", default="4GB", help="for DuckDB")
+    parser.add_argument("--dimensions", type=int, default=DIMENSIONS)
+    parser.add_argument("--generate", nargs=4, metavar=("FILE", "EVENTS", "USERS", "ITEMS"))
+    parser.add_argument("--train", type=Path, metavar="FOLDER")
+    options = parser.parse_args()
+    if options.generate:
+        path, *numbers = options.generate
+        generate(Path(path), *map(int, numbers))
+        return 0
+    if options.train:
+        print(json.dumps(train(options.train, options.dimensions)))
+        return 0
+    for n in (int(float(size)) for size in options.sizes.split(",")):
+        # 27 bytes an event raw, 30 in DuckDB's file, as much sorted beside it.
+        free = shutil.disk_usage(options.place).free
+        if free < 120 * n:
+            raise SystemExit(f"{options.place}: {free:,} bytes free, {120 * n:,} needed")
+        for series in options.series.split(","):
+            point = one(n, series, options.place, options.memory, options.dimensions)
+            print(json.dumps(point), flush=True)
+            keep(point, options.out)
+    return 0
+
+
+def keep(point: dict[str, Any], out: Path) -> None:
+    """Write the point down among those of earlier runs, and all of them as a page."""
+    path = out / "out-of-core.csv"
+    points: list[dict[str, Any]] = []
+    if path.exists():
+        with path.open(newline="") as file:
+            points = list(csv.DictReader(file))
+    same = ("series", "events")
+    points = [p for p in points if any(str(p[key]) != str(point[key]) for key in same)]
+    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in point.items()}
+    points = sorted([*points, rounded], key=lambda p: (p["series"], int(p["events"])))
+    out.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(point), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(points)
+    (out / "out-of-core.md").write_text(page(points), encoding="utf-8")
+
+
+def page(points: list[dict[str, Any]]) -> str:
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "events": lambda p: f"{int(p['events']):,}",
+        "users": lambda p: f"{int(p['users']):,}",
+        "items": lambda p: f"{int(p['items']):,}",
+        "prepare, s": lambda p: f"{float(p['prepare_seconds']):,.0f}",
+        "µs an event": lambda p: f"{float(p['prepare_us']):.2f}",
+        "of CPU": lambda p: f"{float(p['prepare_cpu_us']):.2f}",
+        "peak GB": lambda p: f"{float(p['prepare_peak_gb']):.2f}",
+        "prepared GB": lambda p: f"{float(p['prepared_gb']):.2f}",
+        "open, s": lambda p: f"{float(p['train_open_seconds']):.2f}",
+        "train, µs an event": lambda p: f"{float(p['train_us']):.1f}",
+        "of CPU ": lambda p: f"{float(p['train_cpu_us']):.1f}",
+        "peak GB ": lambda p: f"{float(p['train_peak_gb']):.2f}",
+    }
+    lines = ["# Data larger than memory", "", *(__doc__ or "").strip().split("\n")[4:], ""]
+    for series in SERIES:
+        own = [p for p in points if p["series"] == series]
+        if own:
+            width = own[0]["dimensions"]
+            lines += [f"## {series.capitalize()}, {width} dimensions, {NEGATIVES} negatives", ""]
+            lines += ["| " + " | ".join(columns) + " |", "|" + "---:|" * len(columns)]
+            lines += ["| " + " | ".join(show(p) for show in columns.values()) + " |" for p in own]
+            lines += [""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

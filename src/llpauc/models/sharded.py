@@ -1,0 +1,112 @@
+"""Matrix factorisation whose rows are divided among processes, for tables too large for one.
+
+The tables are DTensors of torch (`Shard(0)`): each process has a run of rows, its share by
+`Ranks.bounds`. They start with the very numbers that one process would have drawn.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+from llpauc.errors import InputError
+from llpauc.interactions import Interactions, Rows
+from llpauc.models.embedding import MF, EmbeddingOptions
+from llpauc.models.scorer import FactorScorer, Scores
+from llpauc.ranks import Ranks
+
+_AT_ONCE = 1 << 16  # rows drawn at a time; torch draws the same in blocks of 16 numbers
+
+
+class ShardScorer(FactorScorer):
+    """Scores of the users from row `first` on, as many as there are vectors."""
+
+    def __init__(self, user_vectors: Scores, item_vectors: Scores, first: int) -> None:
+        super().__init__(user_vectors, item_vectors)
+        self._first = first
+
+    def scores_into(self, users: Rows, out: Scores) -> None:
+        super().scores_into(users - self._first, out)
+
+
+class ShardedMF(MF):
+    """MF of which this process has a share.
+
+    Args:
+        train, options, seed: as for every embedding model.
+        ranks: the processes that share it; alone, the share is the whole.
+    """
+
+    def __init__(
+        self, train: Interactions, options: EmbeddingOptions, seed: int, ranks: Ranks
+    ) -> None:
+        if options.start != "random":
+            raise InputError(
+                f"start={options.start!r} needs the whole table in one process; with shard, use"
+                " start='random'"
+            )
+        self.ranks = ranks
+        super().__init__(train, options, seed)
+
+    def _start(self, n: int, generator: torch.Generator, bias: bool = False) -> nn.Parameter:
+        width, mine = self.options.dimensions, self.ranks.share(n)
+        share = torch.empty(mine.stop - mine.start, width + bias)
+        begin = 0
+        while begin < n:
+            end = begin + _AT_ONCE if n - begin >= 2 * _AT_ONCE else n
+            drawn = torch.zeros(end - begin, width + bias)
+            drawn[:, :width].normal_(0.0, self.options.init_scale, generator=generator)
+            low, high = max(begin, mine.start), min(end, mine.stop)
+            if low < high:
+                share[low - mine.start : high - mine.start] = drawn[low - begin : high - begin]
+            begin = end
+        return nn.Parameter(self._divided(share, n))
+
+    def _divided(self, share: Tensor, n: int) -> Tensor:
+        if self.ranks.size == 1:
+            return share
+        mesh = init_device_mesh("cpu", (self.ranks.size,))
+        shape = torch.Size((n, share.shape[1]))
+        return DTensor.from_local(
+            share, mesh, [Shard(0)], run_check=False, shape=shape, stride=(share.shape[1], 1)
+        )
+
+    def shares(self) -> tuple[Scores, Scores]:
+        """This process's rows of both tables, to be changed in place."""
+        users, items = (rows.detach().numpy() for rows in self.base_rows())
+        return users, items
+
+    def base_rows(self) -> tuple[Tensor, Tensor]:
+        return local(self.user_table), local(self.item_table)
+
+    @property
+    def user_range(self) -> slice:
+        return self.ranks.share(self.n_users)
+
+    def _warm_rows(self) -> Tensor:
+        return self.warm[self.user_range]
+
+    def _mean_user(self, warm: Tensor) -> Tensor:
+        *total, n = self.ranks.sum([*warm.double().sum(0).tolist(), float(len(warm))])
+        return (torch.tensor(total, dtype=torch.float64) / n).float()
+
+    def scorer(self) -> FactorScorer:
+        """Ranks this process's users, over all items."""
+        users, items = super().vectors()
+        return ShardScorer(users, self.ranks.gather(items), self.user_range.start)
+
+    def vectors(self) -> tuple[Scores, Scores]:
+        """The whole tables on the first process; none of their rows on the others."""
+        users, items = (
+            share[:0] if whole is None else whole
+            for share in super().vectors()
+            for whole in [self.ranks.collect(share)]
+        )
+        return users, items
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's share of a divided tensor; a whole one as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

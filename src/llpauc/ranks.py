@@ -1,0 +1,275 @@
+"""Several processes that train one model together: who is who, and what they tell each other.
+
+`torchrun` starts the processes and `torch.distributed` carries the messages (gloo between CPUs,
+NCCL between GPUs). All ranks call the same methods in the same order; each call is a message that
+waits for all. `ALONE` is a single process: every method then answers at once, by itself, and torch
+is not even imported.
+
+Messages are arrays of numbers and UTF-8 text, never pickled objects.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from llpauc.errors import InputError
+
+Array = npt.NDArray[Any]
+Made = TypeVar("Made")
+
+WATCHDOG = 300.0  # seconds a rank waits for the others before it gives up
+
+
+class LostRankError(RuntimeError):
+    """Another rank is gone or does not answer."""
+
+
+class ToldError(InputError):
+    """An error of all ranks, which the first one tells."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all that train together.
+
+    Args:
+        rank: its number, from 0.
+        size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes files and talks to people."""
+        return self.rank == 0
+
+    def share(self, n: int) -> slice:
+        """This rank's part of n things, in order."""
+        return slice(*self.bounds(n)[self.rank : self.rank + 2])
+
+    def bounds(self, n: int) -> list[int]:
+        """Where the shares of n things begin, and n: as torch.chunk and DTensor divide.
+
+        >>> Ranks(0, 3).bounds(7)
+        [0, 3, 6, 7]
+        """
+        each = -(-n // self.size)
+        return [min(rank * each, n) for rank in range(self.size + 1)]
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.size > 1:
+            self.sum([0.0])
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        """The sums over all ranks, in double precision, the same bits everywhere."""
+        if self.size == 1:
+            return list(numbers)
+        # Gathered and added up in the order of the ranks: what an all-reduce rounds to is its own.
+        rows = self.gather(np.array([numbers], np.float64), [1] * self.size)
+        total: list[float] = rows.sum(axis=0).tolist()
+        return total
+
+    def gather(self, array: Array, lengths: Sequence[int] | None = None) -> Array:
+        """All ranks' arrays, one behind the other along the first axis.
+
+        Args:
+            array: this rank's; the others' may have another length.
+            lengths: those of all, where they are known; to ask costs a message more.
+        """
+        if self.size == 1:
+            return array
+        import torch
+
+        if lengths is None:
+            lengths = self.lengths(len(array))
+        longest, shape = max(lengths), array.shape[1:]
+        bytes_each = array.dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        # As bytes: gloo knows neither truth values nor all widths of numbers.
+        mine = np.zeros(longest * bytes_each, np.uint8)
+        mine[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        came = torch.empty(self.size * len(mine), dtype=torch.uint8)
+        with _listening():
+            torch.distributed.all_gather(list(came.chunk(self.size)), torch.from_numpy(mine))
+        rows = came.numpy().view(array.dtype).reshape(self.size, longest, *shape)
+        if min(lengths) == longest:
+            return rows.reshape(self.size * longest, *shape)
+        return np.concatenate([part[:n] for part, n in zip(rows, lengths, strict=True)])
+
+    def exchange(self, array: Array, counts: Array) -> tuple[Array, Array]:
+        """Give counts[r] rows to each rank r, in order; what came from each, and how many."""
+        if self.size == 1:
+            return array, counts
+        import torch
+
+        sent = torch.from_numpy(np.ascontiguousarray(counts, dtype=np.int64))
+        came = torch.empty_like(sent)
+        rows = torch.from_numpy(np.ascontiguousarray(array))
+        with _listening():
+            torch.distributed.all_to_all_single(came, sent)
+            into = torch.empty((int(came.sum()), *rows.shape[1:]), dtype=rows.dtype)
+            torch.distributed.all_to_all_single(into, rows, came.tolist(), sent.tolist())
+        return into.numpy(), came.numpy()
+
+    def collect(self, array: Array) -> Array | None:
+        """As `gather`, on the first rank alone: the others get None, and need no room for it."""
+        if self.size == 1:
+            return array
+        import torch
+
+        lengths = self.lengths(len(array))
+        mine = torch.from_numpy(np.ascontiguousarray(array))
+        with _listening():
+            if not self.first:
+                if len(mine):
+                    torch.distributed.send(mine, 0)
+                return None
+            whole = torch.empty((sum(lengths), *mine.shape[1:]), dtype=mine.dtype)
+            parts = torch.split(whole, lengths)
+            parts[0].copy_(mine)
+            for rank, part in enumerate(parts):
+                if rank and len(part):
+                    torch.distributed.recv(part, rank)
+        return whole.numpy()
+
+    def spread(self, array: Array) -> None:
+        """The first rank's array into everybody's, in place."""
+        if self.size > 1:
+            import torch
+
+            with _listening():
+                torch.distributed.broadcast(torch.from_numpy(array), 0)
+
+    def texts(self, text: str) -> list[str]:
+        """What every rank says."""
+        if self.size == 1:
+            return [text]
+        coded = np.frombuffer(text.encode(), np.uint8)
+        ends = np.cumsum(self.lengths(len(coded)))
+        return [bytes(part).decode() for part in np.split(self.gather(coded), ends[:-1])]
+
+    def together(self, make: Callable[[], Made]) -> Made:
+        """What `make` gives, where no rank was refused; one rank's InputError is everybody's.
+
+        To be used where ranks may fare differently, as with files: one that stops alone would leave
+        the others waiting.
+        """
+        if self.size == 1:
+            return make()
+        made: Made | None = None
+        trouble = ""
+        try:
+            made = make()
+        except InputError as error:
+            trouble = str(error)
+        except OSError as error:
+            trouble = f"{error.filename or 'a file'}: {error.strerror or error}"
+        self.agree(trouble)
+        return made  # type: ignore[return-value]
+
+    def agree(self, trouble: str) -> None:
+        """Raise everywhere the trouble of one rank that has any; an empty text is none."""
+        told = self.texts(trouble)
+        for rank, text in enumerate(told):
+            if text:
+                alone = any(other != text for other in told)  # else it is everybody's own
+                message = f"rank {rank}: {text}" if alone and self.size > 1 else text
+                raise InputError(message) if self.first else ToldError(message)
+
+    def check_same(self, what: str, value: Any) -> None:
+        """Refuse to go on where ranks have different values of something they must share."""
+        if self.size == 1:
+            return
+        told = self.texts(json.dumps(value, default=str, sort_keys=True))
+        for rank, text in enumerate(told):
+            if text != told[0]:
+                message = (
+                    f"{what} of rank {rank} are not those of rank 0; give every process the same"
+                    " command and the same files"
+                )
+                raise InputError(message) if self.first else ToldError(message)
+
+    def lengths(self, n: int) -> list[int]:
+        """Every rank's number."""
+        import torch
+
+        came = torch.empty(self.size, dtype=torch.int64)
+        with _listening():
+            torch.distributed.all_gather(list(came.chunk(self.size)), torch.tensor([n]))
+        lengths: list[int] = came.tolist()
+        return lengths
+
+
+ALONE = Ranks()
+
+
+def launched() -> bool:
+    """Whether a launcher such as torchrun started this process as one of several."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def current() -> Ranks:
+    """This process, if `joined` is under way among others; else alone."""
+    if not launched():
+        return ALONE
+    import torch
+
+    if not torch.distributed.is_initialized():
+        return ALONE
+    return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+
+@contextmanager
+def joined(watchdog: float = WATCHDOG) -> Iterator[Ranks]:
+    """While inside, one of those that torchrun started, with a fair share of the cores.
+
+    Args:
+        watchdog: seconds to wait for a rank that does not answer, before giving up.
+    """
+    if not launched():
+        yield ALONE
+        return
+    import numba
+    import torch
+
+    gpus = torch.cuda.is_available()
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    threads = max(1, numba.get_num_threads() // here)
+    numba.set_num_threads(threads)
+    torch.set_num_threads(threads)
+    if gpus:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    with _listening():
+        torch.distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(seconds=watchdog)
+        )
+    try:
+        yield current()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def _listening() -> Iterator[None]:
+    """Trouble between ranks as one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = re.sub(r"^\[[^]]*\] *", "", str(error))  # the place in gloo's own source
+        why = said.splitlines()[0] if said else type(error).__name__
+        raise LostRankError(
+            f"another process is gone or does not answer ({why}); start again with --resume, or let"
+            " torchrun do so with --max-restarts"
+        ) from None
