@@ -51,14 +51,14 @@ def one(work: str, shard: bool, out: Path) -> None:
 
         sent: list[int] = field(default_factory=list)
 
-        def gather(self, array, lengths=None):
-            self.sent.append(array.nbytes * (self.size - 1))
-            return super().gather(array, lengths)
+        def gather_all(self, arrays, lengths=None):
+            self.sent.append(sum(array.nbytes for array in arrays) * (self.size - 1))
+            return super().gather_all(arrays, lengths)
 
-        def exchange(self, array, counts):
+        def exchange(self, array, counts, come):
             kept = array.nbytes * counts[self.rank] // max(len(array), 1)
             self.sent.append(int(array.nbytes - kept))
-            return super().exchange(array, counts)
+            return super().exchange(array, counts, come)
 
     loss_name, sampler, size, negatives = WORK[work]
     numba.set_num_threads(1)

@@ -6,9 +6,11 @@ one-line error must hold. What a case is for stands in its name.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 
 from llpauc.errors import InputError
 from llpauc.readers import read_interactions
+from llpauc.readers.look import wide_fields
 
 
 def parquet(**columns: Any) -> bytes:
@@ -80,6 +83,9 @@ CASES: dict[str, Case] = {
     ),
     "a column too few, skipped": Case(
         RATED + b"1,2,3\n4,5\n6,7,8\n", [("1", "2"), ("6", "7")], options=SKIP, rejected=1
+    ),
+    "a column too many in the last row, skipped": Case(
+        RATED + b"1,2,3\n4,5,6,7", [("1", "2")], options=SKIP, rejected=1
     ),
     "a delimiter too many that opens nothing": Case(
         HEAD + b"1,2,\n3,4\n", [("1", "2"), ("3", "4")]
@@ -147,7 +153,16 @@ CASES: dict[str, Case] = {
     "a first quote that stays open": Case(b'"' + b"x,y\n" * 9, error=("line 1", "quote left open")),
     "a first field of 17 MB": Case(b'"' + b"x" * 17_000_000 + b'",2\n', error=("line 1", "16 MB")),
     "a row of 17 MB": Case(
-        HEAD + b"1,2\n3," + b"x" * 17_000_000 + b"\n", [("1", "2"), ("3", "x" * 17_000_000)]
+        HEAD + b"1,2\n3," + b"x" * 17_000_000 + b"\n", error=("line 3", "16 MB")
+    ),
+    "a row of 17 MB cannot be skipped": Case(
+        HEAD + b"1,2\n3," + b"x" * 17_000_000 + b"\n", error=("line 3", "16 MB"), options=SKIP
+    ),
+    "21 MB without a line feed, but with returns": Case(
+        b"user,item\r" + (b"1," + b"x" * 1000 + b"\r") * 21_000, [("1", "x" * 1000)] * 21_000
+    ),
+    "an adjacency list with a line of 17 MB": Case(
+        b"1 2 3\n4 " + b"5 " * 8_500_000 + b"\n", error=("line 2", "16 MB"), name="e.txt"
     ),
     "a quoted field of 17 MB": Case(
         HEAD + b'1,2\n3,"' + b"x" * 17_000_000 + b'"\n', error=("line 3", "16 MB")
@@ -183,6 +198,12 @@ CASES: dict[str, Case] = {
     ),
     "a date that is none": Case(
         b"user,item,date\n1,2,2020-01-01\n1,3,2020-02-30\n", error=("line 3", "not a date")
+    ),
+    "timestamps before 1970": Case(
+        b"user,item,timestamp\n1,2,-5\n1,3,-2208988800\n", [("1", "2"), ("1", "3")]
+    ),
+    "a timestamp that is infinite": Case(
+        b"user,item,timestamp\n1,2,5\n1,3,-inf\n", error=("line 3", "timestamp '-inf'")
     ),
     # Bytes that are no text.
     "BOM": Case(b"\xef\xbb\xbf" + HEAD + b"1,2\n", [("1", "2")]),
@@ -244,6 +265,35 @@ CASES: dict[str, Case] = {
         error=("no rows",),
         name="e.parquet",
     ),
+    # JSON lines.
+    "JSON lines with a broken one": Case(
+        b'{"user": 1, "item": 2}\n{"user": 1,\n', error=("line 2",), name="e.jsonl"
+    ),
+    "JSON lines with broken ones, skipped": Case(
+        b'{"user": 1, "item": 2}\n{"user": 1,\n\n[1]\n{"user": 3}\n{"user": 3, "item": 4}\n',
+        [(1, 2), (3, 4)],
+        name="e.jsonl",
+        options=SKIP,
+        rejected=3,
+    ),
+    "JSON lines nested 100,000 deep": Case(
+        b'{"user": 1, "item": 2}\n' + b"[" * 100_000 + b"\n", error=("line 2",), name="e.jsonl"
+    ),
+    "JSON lines with a number of 5,000 digits": Case(
+        b'{"user": 1, "item": 2}\n{"user": ' + b"9" * 5000 + b', "item": 2}\n',
+        error=("line 2",),
+        name="e.jsonl",
+    ),
+    "JSON lines with half a surrogate": Case(
+        b'{"user": "a", "item": "b"}\n{"user": "\\ud800", "item": "b"}\n',
+        error=("line 2",),
+        name="e.jsonl",
+    ),
+    "JSON on one line of 17 MB": Case(
+        b'{"user": 1, "item": 2, "text": "' + b"x" * 17_000_000 + b'"}\n',
+        error=("line 1", "16 MB"),
+        name="e.jsonl",
+    ),
     # Other formats.
     "adjacency lists of one length": Case(
         b"1 2 3\n4 5 6\n", error=("format='adjacency'",), name="e.txt"
@@ -304,8 +354,64 @@ def test_hostile_file(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert Path(case.name).read_bytes() == case.content
 
 
+def rows_there(case: Case) -> int:
+    """Counted by other means than the readers': Python's csv module, lines, Parquet's own count."""
+    content = case.content
+    if content[:2] == b"\x1f\x8b":
+        content = gzip.decompress(content)
+    if content[:4] == b"PAR1":
+        return pq.read_metadata(io.BytesIO(content)).num_rows
+    text = content.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
+    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip(" \t")]
+    if case.name.endswith((".txt", ".dat", ".data", ".jsonl")):
+        return len(lines)
+    with wide_fields():
+        rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    return len(rows) - any(word in rows[0] for word in ("user", "item"))
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_rows_read_and_rows_rejected_are_all_rows(title: str, tmp_path: Path) -> None:
+    case = CASES[title]
+    path = tmp_path / case.name.replace("'; DROP--", "")
+    path.write_bytes(case.content)
+    try:
+        reading = read_interactions(path, **{**case.options, "bad_rows": "skip"})
+    except InputError:
+        assert case.pairs is None
+        return
+    assert reading.rows_read + reading.rows_rejected == rows_there(case)
+    if "bad_rows" not in case.options:
+        assert (reading.rows_rejected > 0) == (case.pairs is None)
+
+
 def test_there_are_enough_of_them() -> None:
     assert len(CASES) >= 25
+    refused = sum(case.pairs is None for case in CASES.values())
+    assert refused >= 25
+    assert len(CASES) - refused >= 25
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".txt"])
+def test_a_line_of_a_hundred_million_characters_is_refused(ending: str, tmp_path: Path) -> None:
+    """`make faults` has a billion, in seconds and bounded memory."""
+    path = write_long_line(tmp_path / f"long{ending}", 10**8)
+    with pytest.raises(InputError, match="line 2: a field above 16 MB"):
+        read_interactions(path)
+
+
+def write_long_line(path: Path, characters: int) -> Path:
+    beginnings = {
+        ".csv": b"user,item\n1,",
+        ".jsonl": b'{"user": 1, "item": 2}\n{"user": "',
+        ".txt": b"1 2\n4 ",
+    }
+    with path.open("wb") as file:
+        file.write(beginnings[path.suffix])
+        for _ in range(characters // 10**6):
+            file.write(b"x" * 10**6)
+        file.write(b"\n3,4\n")
+    return path
 
 
 def test_a_pattern_in_a_name_opens_no_other_file(tmp_path: Path) -> None:

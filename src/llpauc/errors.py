@@ -17,6 +17,10 @@ class InputError(ValueError):
     """What came in cannot be used; the message is one line and names the remedy."""
 
 
+class ToldError(InputError):
+    """One of several processes met it, and the first of them tells it."""
+
+
 def choose(choices: Mapping[str, T], name: str, what: str) -> T:
     """Look `name` up in a plain dict of choices; an unknown one is told what there is.
 

@@ -83,12 +83,12 @@ def split_random_per_user(
     >>> {name: len(part) for name, part in split_random_per_user(data, seed=1).parts.items()}
     {'train': 7, 'valid': 1, 'test': 2}
     """
-    _check_shares(valid, test)
+    check_shares(valid, test)
     order = canonical_order(data)
     draw = generator(seed).permutation(len(order))
     head = f"random per user: valid={valid:g}, test={test:g}, {_said(seed)}"
     return _hold_out_per_user(
-        data, order, draw, _share_counts(valid, test), (valid > 0, test > 0), head
+        data, order, draw, share_counts(valid, test), (valid > 0, test > 0), head
     )
 
 
@@ -102,9 +102,9 @@ def split_random(data: Interactions, *, valid: float = 0.1, test: float = 0.2, s
     >>> {name: len(part) for name, part in split_random(data, seed=1).parts.items()}
     {'train': 7, 'valid': 1, 'test': 2}
     """
-    _check_shares(valid, test)
+    check_shares(valid, test)
     order = canonical_order(data)
-    n_valid, n_test = _share_counts(valid, test)(np.array([len(order)]))
+    n_valid, n_test = share_counts(valid, test)(np.array([len(order)]))
     draw = generator(seed).permutation(len(order))
     codes = np.zeros(len(order), dtype=np.int8)
     codes[draw < n_valid + n_test] = 1
@@ -138,7 +138,7 @@ def split_temporal(
     >>> split.test.timestamps.tolist(), split.valid.timestamps.tolist()
     ([5.0], [4.0])
     """
-    _check_shares(valid, test)
+    check_shares(valid, test)
     shares = f"valid={valid:g}, test={test:g}"
     times = times_of(data, "a temporal split")
     order = canonical_order(data)
@@ -146,9 +146,9 @@ def split_temporal(
     if per_user:
         head = f"temporal per user: {shares}; events of one time ordered by item id"
         return _hold_out_per_user(
-            data, order, _places(times), _share_counts(valid, test), (valid > 0, test > 0), head
+            data, order, _places(times), share_counts(valid, test), (valid > 0, test > 0), head
         )
-    n_valid, n_test = _share_counts(valid, test)(np.array([len(order)]))
+    n_valid, n_test = share_counts(valid, test)(np.array([len(order)]))
     in_time = np.sort(times)
     codes = np.zeros(len(order), dtype=np.int8)
     notes = [
@@ -270,7 +270,7 @@ def times_of(data: Interactions, what: str) -> npt.NDArray[np.float64]:
     return data.timestamps
 
 
-def _check_shares(valid: float, test: float) -> None:
+def check_shares(valid: float, test: float) -> None:
     for name, share in (("valid", valid), ("test", test)):
         if not 0.0 <= share < 1.0:
             raise InputError(f"{name} must be a share in [0, 1), got {share!r}")
@@ -280,7 +280,7 @@ def _check_shares(valid: float, test: float) -> None:
         )
 
 
-def _share_counts(valid: float, test: float) -> Callable[[Positions], tuple[Positions, Positions]]:
+def share_counts(valid: float, test: float) -> Callable[[Positions], tuple[Positions, Positions]]:
     """How many of n events to hold out; one at least stays, validation gives way first."""
 
     def counts(n: Positions) -> tuple[Positions, Positions]:

@@ -12,19 +12,22 @@ from pathlib import Path
 import numpy as np
 
 # Kills itself at the n-th call of a function, before or after it: `os.fsync` of a file of a
-# checkpoint, or the `os.rename` that puts one in place.
+# checkpoint, the `os.rename` that puts one in place, or a step of training.
 _DRIVER = """
 import os, signal, sys
 from llpauc.cli import main
 
 name, when, nth = sys.argv[1], sys.argv[2], int(sys.argv[3])
-original, calls = getattr(os, name), 0
+owner = os
+if name == "step":
+    from llpauc.training.engine import CpuEngine as owner
+original, calls = getattr(owner, name), 0
 
 def dying(*arguments):
     global calls
     what = arguments[0]
     path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
-    calls += ".checkpoint/" in path
+    calls += ".checkpoint/" in path or name == "step"
     if calls == nth and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
     result = original(*arguments)
@@ -32,14 +35,14 @@ def dying(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     return result
 
-setattr(os, name, dying)
+setattr(owner, name, dying)
 sys.exit(main(sys.argv[4:]))
 """
 
 
 @dataclass(frozen=True)
 class FaultPoint:
-    """The n-th call of `os.fsync` or `os.rename` for a checkpoint; before or after it."""
+    """The n-th `os.fsync` or `os.rename` of a checkpoint, or the n-th step; before or after it."""
 
     name: str
     when: str
@@ -82,6 +85,16 @@ def wait_for(process: subprocess.Popen[str], beginning: str) -> None:
         if line.startswith(beginning):
             return
     raise AssertionError(f"never said {beginning!r}: {''.join(heard)}")
+
+
+def cpu_seconds(process: subprocess.Popen[str], over: bool = False) -> float:
+    """What a process has used of its processors; `over` waits for its end."""
+    if over:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        return used.ru_utime + used.ru_stime
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def fingerprint(run: Path) -> list[str]:

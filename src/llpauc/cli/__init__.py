@@ -30,9 +30,9 @@ from llpauc.cli import (
     update,
 )
 from llpauc.cli.parser import Group, call, find
+from llpauc.cli.room import check_limit
 from llpauc.cli.version import version_text
-from llpauc.errors import InputError
-from llpauc.ranks import ToldError
+from llpauc.errors import InputError, ToldError
 
 COMMANDS = Group(
     """Train recommenders towards their top-K lists, and measure them honestly.
@@ -120,7 +120,9 @@ def _run(words: list[str]) -> int:
         print(version_text())
         return 0
     command, parser, rest = find(COMMANDS, words, "llpauc")
-    call(command, parser.read(rest))
+    given = parser.read(rest)
+    check_limit()
+    call(command, given)
     return 0
 
 

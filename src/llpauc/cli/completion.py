@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal, get_args, get_origin
 
 from llpauc.cli.console import print_json
-from llpauc.cli.parser import Command, Group, _flag, _options, _summary
-
-Shell = Literal["bash", "zsh", "fish"]
+from llpauc.cli.parser import Command, Group, flag, options_of, summary
+from llpauc.errors import choose
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Place:
     values: tuple[str, ...]
 
 
-def completion(shell: Shell, json: bool = False) -> None:
+def completion(shell: str, json: bool = False) -> None:
     """Print a script for a shell's TAB key: commands, options, and the values there are.
 
     To keep it for every new shell (it need not be made again until llpauc changes):
@@ -67,11 +66,12 @@ def completion(shell: Shell, json: bool = False) -> None:
     """
     from llpauc.cli import COMMANDS
 
+    script = choose(_SCRIPTS, shell, "shell")
     found = list(places(COMMANDS, ("llpauc",), _known_names()))
     if json:
         print_json([asdict(place) for place in found])
     else:
-        print(_SCRIPTS[shell](found))
+        print(script(found))
 
 
 def places(
@@ -86,7 +86,7 @@ def places(
             or, where commands differ, by `COMMAND PARAMETER`.
     """
     about = {
-        name: _summary(found.about if isinstance(found, Group) else inspect.getdoc(found) or "")
+        name: summary(found.about if isinstance(found, Group) else inspect.getdoc(found) or "")
         for name, found in group.commands.items()
     }
     own = [Option(("-h", "--help"), False, (), "what there is")]
@@ -107,7 +107,7 @@ def _place(command: Command, path: tuple[str, ...], known: Mapping[str, Sequence
         Option(("--print-config",), False, (), "show the options that are set as TOML"),
     ]
     values: list[str] = []
-    for option in _options(command):
+    for option in options_of(command):
         told = get_args(option.hint) if get_origin(option.hint) is Literal else ()
         named = known.get(f"{path[-1]} {option.name}", known.get(option.name, ()))
         choices = tuple(map(str, told or named))
@@ -115,7 +115,7 @@ def _place(command: Command, path: tuple[str, ...], known: Mapping[str, Sequence
             values += choices
             continue
         short = (f"-{option.name}",) if len(option.name) == 1 else ()
-        words = (*short, _flag(option.name))
+        words = (*short, flag(option.name))
         options.append(Option(words, option.hint is not bool, choices, option.help))
     return Place(path, {}, tuple(options), tuple(values))
 
@@ -140,6 +140,7 @@ def _known_names() -> dict[str, Sequence[str]]:
         "recipe": tuple(RECIPES),
         "format": tuple(FORMATS),
         "target": (*TARGETS, "all"),
+        "shell": tuple(_SCRIPTS),
     }
 
 
@@ -258,7 +259,7 @@ def _fish_quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-_SCRIPTS: dict[Shell, Callable[[Sequence[Place]], str]] = {
+_SCRIPTS: dict[str, Callable[[Sequence[Place]], str]] = {
     "bash": _bash,
     "zsh": _zsh,
     "fish": _fish,

@@ -174,17 +174,21 @@ def prepare(
     note(f"next: {command_name()} train {out}")
 
 
-def verify(path: str) -> None:
+def verify(path: str, *, json: bool = False) -> None:
     """Check every byte of a prepared folder against its checksums.
 
     Args:
         path: a prepared folder
+        json: print the outcome as JSON
     """
     from llpauc.prepared import open_prepared
 
     with progress(f"reading {path}"):
         split = open_prepared(path, verify=True)
-    print(f"{path}: whole, {len(split.train):,} training events")
+    if json:
+        print_json({"path": path, "whole": True, "training events": len(split.train)})
+    else:
+        print(f"{path}: whole, {len(split.train):,} training events")
 
 
 def _single(table: TableOptions, path: str) -> Reading:

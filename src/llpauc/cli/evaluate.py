@@ -10,7 +10,7 @@ from llpauc.cli.console import note, print_json, progress, show_table
 from llpauc.cli.options import SplitOptions, TableOptions
 from llpauc.cli.outputs import check_file, make_folder_of
 from llpauc.cli.parser import Count, NotNegative, Positive
-from llpauc.cli.room import check_limit, check_room
+from llpauc.cli.room import check_room
 
 if TYPE_CHECKING:
     from llpauc.evaluation import Evaluation
@@ -76,7 +76,6 @@ def evaluate(
         plot: write the comparison by the first three metrics as a picture to this file
         json: print the results as JSON
     """
-    check_limit()
     import time
 
     from llpauc import evaluation, recency

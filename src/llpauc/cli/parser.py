@@ -137,7 +137,7 @@ def find(group: Group, words: Sequence[str], prog: str) -> tuple[Command, Parser
 
 def _overview(group: Group, prog: str) -> str:
     names = {
-        name: _summary(found.about if isinstance(found, Group) else inspect.getdoc(found) or "")
+        name: summary(found.about if isinstance(found, Group) else inspect.getdoc(found) or "")
         for name, found in group.commands.items()
     }
     wide = max(len(name) for name in names)
@@ -148,14 +148,14 @@ def _overview(group: Group, prog: str) -> str:
     )  # fmt: skip
 
 
-def _summary(text: str) -> str:
+def summary(text: str) -> str:
     return text.strip().split("\n")[0].rstrip(".")
 
 
 def _parser(command: Command, prog: str) -> Parser:
     doc = parse_docstring(command.__doc__ or "")
     about = "\n\n".join(t for t in (doc.short_description, doc.long_description) if t)
-    options = _options(command)
+    options = options_of(command)
     positional = [option.name for option in options if option.default is inspect.Parameter.empty]
     parser = Parser(
         prog=prog,
@@ -173,12 +173,12 @@ def _parser(command: Command, prog: str) -> Parser:
                 (kind,), more = get_args(kind), {"nargs": "+", "metavar": option.name}
             parser.add_argument(option.name, type=kind, help=option.help, **more)
         elif option.hint is bool:
-            parser.add_argument(_flag(option.name), action="store_true", help=option.help)
+            parser.add_argument(flag(option.name), action="store_true", help=option.help)
         else:
             short = [f"-{option.name}"] if len(option.name) == 1 else []
             action = parser.add_argument(
                 *short,
-                _flag(option.name),
+                flag(option.name),
                 type=option.hint,
                 default=option.default,
                 help=option.help,
@@ -200,7 +200,7 @@ class _Option:
     help: str
 
 
-def _options(command: Any) -> list[_Option]:
+def options_of(command: Any) -> list[_Option]:
     """The parameters of a function (or a dataclass), dataclass parameters spread out flat."""
     doc = parse_docstring(command.__doc__ or "")
     told = {p.arg_name: re.sub(r"\s+", " ", p.description or "") for p in doc.params}
@@ -208,7 +208,7 @@ def _options(command: Any) -> list[_Option]:
     options = []
     for name, parameter in inspect.signature(command).parameters.items():
         if is_dataclass(hints[name]):
-            options += _options(hints[name])
+            options += options_of(hints[name])
         else:
             options.append(_Option(name, _given(hints[name]), parameter.default, told[name]))
     return options
@@ -233,7 +233,7 @@ def call(command: Any, values: Mapping[str, Any]) -> Any:
     )
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
@@ -246,7 +246,7 @@ def one_line(message: str, positional: Sequence[str] = ()) -> str:
     key = re.search(r'Parser key "([^"]+)"', message)
     option = ""
     if key:
-        option = (key[1] if key[1] in positional else _flag(key[1])) + ": "
+        option = (key[1] if key[1] in positional else flag(key[1])) + ": "
     value = re.search(r"Got value: (.*)$", message, re.S)
     for pattern, said in _SAID:
         found = re.search(pattern, message, re.S)

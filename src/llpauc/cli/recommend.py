@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llpauc.cli.console import note, print_json, progress, show_table
 from llpauc.cli.outputs import check_file
 from llpauc.cli.parser import Count, Positive
-from llpauc.cli.room import check_limit, check_room
+from llpauc.cli.room import check_room
 
 if TYPE_CHECKING:
     from llpauc.recommend.fitted import Fitted
@@ -51,7 +51,6 @@ def recommend(
             is found; for models of vectors with more than half a million items
         json: print the lists as JSON
     """
-    check_limit()
     from llpauc.errors import InputError
     from llpauc.recommend import Recommender
     from llpauc.recommend.list_files import kind_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llpauc.cli.console import note, print_json, progress
 from llpauc.cli.outputs import check_file, make_folder_of
-from llpauc.cli.room import check_limit, check_room
+from llpauc.cli.room import check_room
 
 
 def report(
@@ -31,7 +31,6 @@ def report(
             commas, or @FILE with one a line; unless given 200, fewer where they take above 2 MB
         json: print what was written as JSON
     """
-    check_limit()
     from llpauc.errors import InputError
     from llpauc.files import atomic_write
     from llpauc.page.document import render

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from llpauc.cli.console import note
-from llpauc.cli.room import check_limit, check_room
+from llpauc.cli.room import check_room
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -38,7 +38,6 @@ def serve(
         tuning: folder that llpauc tune wrote, for the page
         json: what the server says as JSON, a line each
     """
-    check_limit()
     from llpauc.errors import InputError
     from llpauc.page.titles import read_titles
     from llpauc.page.tuning import read_tuning

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llpauc.errors import InputError, check_at_least, choose, listing
-from llpauc.splits import SPLITS, _check_shares, _share_counts
+from llpauc.splits import SPLITS, check_shares, share_counts
 
 CHUNK = 1 << 21  # pairs at a time, unless one user alone has more
 _LUCK_BITS = 42  # beside the user's number in a chunk
@@ -126,7 +126,7 @@ def parting(
             pairs, _leave(k, valid_k), (valid_k > 0, True), head, by_time, seed, held_out_users
         )
     valid, test = given["valid"], given["test"]
-    counts, asked = _share_counts(valid, test), (valid > 0, test > 0)
+    counts, asked = share_counts(valid, test), (valid > 0, test > 0)
     shares = f"valid={valid:g}, test={test:g}"
     if how == "random_per_user":
         head = f"random per user: {shares}, seed={seed}"
@@ -156,7 +156,7 @@ def check_options(timed: bool, how: str, held_out_users: int | None, **options: 
         check_at_least("valid_k", given["valid_k"], 0)
         choose({"time": 0, "random": 0}, given["by"], "way to leave out (by)")
     else:
-        _check_shares(given["valid"], given["test"])
+        check_shares(given["valid"], given["test"])
     if held_out_users is not None:
         check_at_least("held_out_users", held_out_users, 1)
         if how == "random" or (how == "temporal" and not given["per_user"]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,12 +78,19 @@ def _gathered(scored: Scored, ranks: Ranks, whole: int) -> Scored:
     bounds = ranks.bounds(whole)
     lengths = [end - begin for begin, end in pairwise(bounds)]
 
-    def of_all(tensor: Tensor) -> Tensor:
-        rows = ranks.gather(tensor.detach().cpu().numpy(), lengths)
-        return torch.from_numpy(rows).to(tensor.device)
+    def of_all(*tensors: Tensor) -> list[Tensor]:
+        arrays = [tensor.detach().cpu().numpy() for tensor in tensors]
+        known = np.repeat(np.reshape(lengths, (-1, 1)), len(arrays), axis=1)
+        found = ranks.gather_all(arrays, known)
+        return [torch.from_numpy(array).to(pos.device) for array in found]
 
-    if ranks.sum([keep is not None])[0]:  # some users of some ranks have every item
-        keep = of_all(torch.ones_like(neg, dtype=torch.bool) if keep is None else keep)
+    masked = torch.full((len(pos),), keep is not None)  # a rank without a sated user has no mask
+    everything = [pos, neg, masked]
     if context is not None and context.users is not None:
-        context = Context(context.step, of_all(context.users))
-    return of_all(pos), of_all(neg), keep, context
+        everything.append(context.users)
+    all_pos, all_neg, any_masked, *users = of_all(*everything)
+    if any_masked.any():
+        (keep,) = of_all(torch.ones_like(neg, dtype=torch.bool) if keep is None else keep)
+    if context is not None and users:
+        context = Context(context.step, users[0])
+    return all_pos, all_neg, keep, context

@@ -55,17 +55,15 @@ class Copies:
         self._own.prepare(users, items)
 
     def apply(self, users: Rows, of_users: Table, items: Rows, of_items: Table) -> None:
-        all_users, all_of_users = self._heard(self._slots[0], users, of_users)
-        all_items, all_of_items = self._heard(self._slots[1], items, of_items)
+        heard = self._ranks.gather_all([users, of_users, items, of_items])
+        all_users, all_of_users = _merged(self._slots[0], *heard[:2])
+        all_items, all_of_items = _merged(self._slots[1], *heard[2:])
         self._own.prepare(all_users, all_items)  # those of the others
         self._own.apply(all_users, all_of_users, all_items, all_of_items)
 
     def apply_pairs(self, users: Rows, of_users: Table, items: Rows, of_items: PairSlopes) -> None:
         gradients = summed_by_item(of_items, (len(items), self.item_rows.shape[1]))
         self.apply(users, of_users, items, gradients)
-
-    def _heard(self, slots: Slots, rows: Rows, gradients: Table) -> tuple[Rows, Table]:
-        return _merged(slots, self._ranks.gather(rows), self._ranks.gather(gradients))
 
     def settle(self) -> None:
         self._own.settle()
@@ -84,6 +82,7 @@ class Shards:
     """
 
     def __init__(self, model: ShardedMF, options: AdamOptions, ranks: Ranks) -> None:
+        self._ranks = ranks
         cosine, width = model.options.score == "cosine", model.options.dimensions
         self._users, self._items = (
             _SharedSide(Side(share, width, cosine, options), n, ranks)
@@ -99,8 +98,10 @@ class Shards:
         return self._items.read
 
     def prepare(self, users: Rows, items: Rows) -> None:
-        self._users.fetch(users)
-        self._items.fetch(items)
+        asked = [self._users.ask(users), self._items.ask(items)]
+        told = self._ranks.lengths(np.concatenate(asked))  # everybody's questions to everybody
+        for side, came in zip((self._users, self._items), np.split(told, 2, axis=1), strict=True):
+            side.fetch(came[:, self._ranks.rank])
 
     def apply(self, users: Rows, of_users: Table, items: Rows, of_items: Table) -> None:
         self._users.give(of_users)
@@ -131,21 +132,27 @@ class _SharedSide:
         self._slots = Slots(len(side.rows))
         self.read: Table = side.rows[:0]
 
-    def fetch(self, rows: Rows) -> None:
-        """Ask who has them for `rows`; `read` then has one for each."""
+    def ask(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """How many of `rows` each rank has."""
         owners = np.searchsorted(self._bounds, rows, side="right") - 1
         self._order = np.argsort(owners, kind="stable")
+        self._asked = rows[self._order]
         self._counts = np.bincount(owners, minlength=self._ranks.size)
-        asked, self._asked_by = self._ranks.exchange(rows[self._order], self._counts)
-        self._own = (asked - self._first).astype(np.int32)  # by me, and by the others, of me
+        return self._counts
+
+    def fetch(self, asked_by: npt.NDArray[np.int64]) -> None:
+        """What was asked for, to `read`, one row for each; and as many as `asked_by` to others."""
+        self._asked_by, exchange = asked_by, self._ranks.exchange
+        wanted = exchange(self._asked, self._counts, asked_by)
+        self._own = (wanted - self._first).astype(np.int32)  # of mine, by me and by the others
         self.side.prepare(self._slots.fill(self._own, self._own[:0]))
-        came, _ = self._ranks.exchange(self.side.rows[self._own], self._asked_by)
-        self.read = room((len(rows), came.shape[1]))
+        came = exchange(self.side.rows[self._own], asked_by, self._counts)
+        self.read = room((len(came), came.shape[1]))
         self.read[self._order] = came
 
     def give(self, gradients: Table) -> None:
         """Gradients of the rows last fetched go to who has them, and move them."""
-        came, _ = self._ranks.exchange(gradients[self._order], self._counts)
+        came = self._ranks.exchange(gradients[self._order], self._counts, self._asked_by)
         self.side.apply(*_merged(self._slots, self._own, came))
 
 

@@ -1,0 +1,145 @@
+"""From a laptop to a billion interactions: what each size takes, by a model fitted to measurements.
+
+    python -m benchmarks.plan [--points docs/results/out-of-core.csv] [--out docs/results/plan.md]
+
+The points are those of `benchmarks.out_of_core` (its growing catalogue: 20 events a user, 200 an
+item). What is fitted: seconds to prepare = a + b events; microseconds to train on an event = a + b
+log10(rows of the tables); memory = a + b rows. What is computed: bytes a step sends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+SIZES = (10**5, 10**6, 10**7, 10**8, 10**9)
+WIDTH, BATCH = 64, 4_096
+SHARED, OWN = 512, 20  # negatives: for a batch, or for each positive
+LINK = 10e9 / 8  # bytes a second: 10 Gbit/s
+PROCESSES = (2, 8, 64)
+_ROW = 4 * WIDTH  # bytes of one row
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Line:
+    """y = start + slope x, by least squares of the relative errors."""
+
+    start: float
+    slope: float
+
+    @staticmethod
+    def through(x: Floats, y: Floats) -> Line:
+        design = np.stack([np.ones_like(x), x], axis=1) / y[:, None]
+        start, slope = np.linalg.lstsq(design, np.ones_like(y), rcond=None)[0]
+        return Line(float(start), float(slope))
+
+    def __call__(self, x: float) -> float:
+        return self.start + self.slope * x
+
+
+def rows_of(events: float) -> float:
+    return events / 20 + events / 200
+
+
+def distinct(draws: float, among: float) -> float:
+    """How many different things so many uniform draws come to."""
+    return among * -np.expm1(-draws / among)
+
+
+def sent(events: float, processes: int, own: bool) -> tuple[float, float]:
+    """Bytes that a process sends in a step, with copies and with shards."""
+    users, items = events / 20, events / 200
+    part = BATCH / processes
+    touched = distinct(part, users) + (
+        distinct(part * (1 + OWN), items) if own else distinct(part, items) + min(SHARED, items)
+    )
+    copies = (processes - 1) * touched * _ROW
+    shards = 2 * (1 - 1 / processes) * touched * _ROW
+    return float(copies), float(shards)
+
+
+def span(seconds: float) -> str:
+    """
+    >>> span(5), span(600), span(90_000)
+    ('5 s', '10 min', '25 h')
+    """
+    for most, unit, text in ((100, 1, "s"), (6_000, 60, "min"), (float("inf"), 3_600, "h")):
+        if seconds < most:
+            return f"{seconds / unit:.0f} {text}"
+    raise AssertionError
+
+
+def page(points: list[dict[str, str]]) -> str:
+    own = [p for p in points if p["series"].startswith("growing")]
+    events = np.array([float(p["events"]) for p in own])
+    rows = np.array([float(p["users"]) + float(p["items"]) for p in own])
+
+    def column(name: str) -> Floats:
+        return np.array([float(p[name]) for p in own])
+
+    prepare = Line.through(events, column("prepare_seconds"))
+    memory = Line.through(rows, column("train_peak_gb"))
+    disk = Line.through(events, column("prepared_gb"))
+    step = {
+        name: Line.through(np.log10(rows), column(f"{name}_us")) for name in ("train", "shared")
+    }
+    lines = [
+        "# A plan by size", "",
+        f"MF, {WIDTH} dimensions, 20 events a user, 200 an item, on two cores like those measured."
+        " Fitted to the growing catalogue of [out of core](out-of-core.md)"
+        f" ({', '.join(f'{n:.0e}' for n in events)} events); beyond the last point it is a guess"
+        " that the line goes on.", "",
+        f"- prepare, seconds: {prepare.start:.1f} + {1e6 * prepare.slope:.2f} a million events",
+        f"- an event in training, microseconds: {step['train'].start:.1f} +"
+        f" {step['train'].slope:.1f} log10(rows) with {OWN} negatives of its own,"
+        f" {step['shared'].start:.1f} + {step['shared'].slope:.1f} log10(rows) with {SHARED}"
+        " shared",
+        f"- memory of training, GB: {memory.start:.2f} + {1e6 * memory.slope:.2f} a million rows;"
+        f" the best weights so far take {1e6 * _ROW / 1e9:.2f} more a million rows", "",
+        "| events | rows | prepare | prepared | epoch, own negatives | epoch, shared | memory, one"
+        " process | a process of 8, shards |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for n in SIZES:
+        r = rows_of(n)
+        tables = memory.slope * r + r * _ROW / 1e9
+        took = {name: n * line(np.log10(r)) / 1e6 for name, line in step.items()}
+        lines.append(
+            f"| {n:,} | {r:,.0f} | {span(prepare(n))} | {disk(n):.2f} GB | {span(took['train'])} |"
+            f" {span(took['shared'])} | {memory.start + tables:.1f} GB |"
+            f" {memory.start + tables / 8:.1f} GB |"
+        )
+    lines += [
+        "", "## What a step sends", "",
+        f"By each process, for a batch of {BATCH:,}; in brackets the time on a link of 10 Gbit/s."
+        " Measured on one machine: [a step of several processes](distributed.md).", "",
+        "| events | processes | own negatives: copies | shards | shared: copies | shards |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for n in SIZES[2:]:
+        for processes in PROCESSES:
+            figures = [b for own in (True, False) for b in sent(n, processes, own)]
+            told = " | ".join(f"{b / 1e6:.2f} MB ({1e3 * b / LINK:.1f} ms)" for b in figures)
+            lines.append(f"| {n:,} | {processes} | {told} |")
+    return "\n".join([*lines, "", "Made by `python -m benchmarks.plan`.", ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--points", type=Path, default=Path("docs/results/out-of-core.csv"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/plan.md"))
+    options = parser.parse_args()
+    with options.points.open(newline="") as file:
+        options.out.write_text(page(list(csv.DictReader(file))), encoding="utf-8")
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()
