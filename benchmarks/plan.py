@@ -3,8 +3,10 @@
     python -m benchmarks.plan [--points docs/results/out-of-core.csv] [--out docs/results/plan.md]
 
 The points are those of `benchmarks.out_of_core` (its growing catalogue: 20 events a user, 200 an
-item). What is fitted: seconds to prepare = a + b events; microseconds to train on an event = a + b
-log10(rows of the tables); memory = a + b rows. What is computed: bytes a step sends.
+item). What is fitted: seconds to prepare = a + b events; memory = a + b rows; microseconds to train
+on an event = a + b log10(rows of the tables) with shared negatives, and a x^b with negatives of its
+own, where x are the distinct rows that a batch touches for each event. What is computed: x, and the
+bytes a step sends.
 """
 
 from __future__ import annotations
@@ -53,6 +55,11 @@ def distinct(draws: float, among: float) -> float:
     return among * -np.expm1(-draws / among)
 
 
+def touched_by(events: float) -> float:
+    """Distinct rows for each event, in a batch as it was measured: 1,024 with 20 negatives each."""
+    return 1 + float(distinct(1_024 * (1 + OWN), events / 200)) / 1_024
+
+
 def sent(events: float, processes: int, own: bool) -> tuple[float, float]:
     """Bytes that a process sends in a step, with copies and with shards."""
     users, items = events / 20, events / 200
@@ -87,9 +94,11 @@ def page(points: list[dict[str, str]]) -> str:
     prepare = Line.through(events, column("prepare_seconds"))
     memory = Line.through(rows, column("train_peak_gb"))
     disk = Line.through(events, column("prepared_gb"))
-    step = {
-        name: Line.through(np.log10(rows), column(f"{name}_us")) for name in ("train", "shared")
-    }
+    shared = Line.through(np.log10(rows), column("shared_us"))
+    touched = np.log([touched_by(n) for n in events])
+    power, start = np.polyfit(touched, np.log(column("train_us")), 1)
+    step = {"train": lambda n: float(np.exp(start) * touched_by(n) ** power),
+            "shared": lambda n: shared(np.log10(rows_of(n)))}  # fmt: skip
     lines = [
         "# A plan by size", "",
         f"MF, {WIDTH} dimensions, 20 events a user, 200 an item, on two cores like those measured."
@@ -97,9 +106,8 @@ def page(points: list[dict[str, str]]) -> str:
         f" ({', '.join(f'{n:.0e}' for n in events)} events); beyond the last point it is a guess"
         " that the line goes on.", "",
         f"- prepare, seconds: {prepare.start:.1f} + {1e6 * prepare.slope:.2f} a million events",
-        f"- an event in training, microseconds: {step['train'].start:.1f} +"
-        f" {step['train'].slope:.1f} log10(rows) with {OWN} negatives of its own,"
-        f" {step['shared'].start:.1f} + {step['shared'].slope:.1f} log10(rows) with {SHARED}"
+        f"- an event in training, microseconds: {np.exp(start):.2f} x^{power:.2f} with {OWN}"
+        f" negatives of its own, {shared.start:.1f} + {shared.slope:.1f} log10(rows) with {SHARED}"
         " shared",
         f"- memory of training, GB: {memory.start:.2f} + {1e6 * memory.slope:.2f} a million rows;"
         f" the best weights so far take {1e6 * _ROW / 1e9:.2f} more a million rows", "",
@@ -110,7 +118,7 @@ def page(points: list[dict[str, str]]) -> str:
     for n in SIZES:
         r = rows_of(n)
         tables = memory.slope * r + r * _ROW / 1e9
-        took = {name: n * line(np.log10(r)) / 1e6 for name, line in step.items()}
+        took = {name: n * cost(n) / 1e6 for name, cost in step.items()}
         lines.append(
             f"| {n:,} | {r:,.0f} | {span(prepare(n))} | {disk(n):.2f} GB | {span(took['train'])} |"
             f" {span(took['shared'])} | {memory.start + tables:.1f} GB |"

@@ -320,14 +320,17 @@ def _hold_out_per_user(
     codes = np.zeros(len(users), dtype=np.int8)
     codes[by_user[from_end <= np.repeat(n_valid + n_test, sizes)]] = 1
     codes[by_user[from_end <= np.repeat(n_test, sizes)]] = 2
-    notes = [head]
-    whole = int(np.count_nonzero(n_valid + n_test == 0))
-    if whole and any(asked):
-        notes.append(
-            f"{whole} of {len(sizes)} users have too few events to hold any out "
-            "and stay wholly in train"
-        )
-    return _assemble(data, order, codes, asked, notes)
+    return _assemble(data, order, codes, asked, [head, *about_whole_users(n_valid + n_test, asked)])
+
+
+def about_whole_users(held: Positions, asked: tuple[bool, bool]) -> list[str]:
+    """A note on users of whom nothing is held out, where something was to be."""
+    whole = int(np.count_nonzero(held == 0))
+    if not whole or not any(asked):
+        return []
+    return [
+        f"{whole} of {len(held)} users have too few events to hold any out and stay wholly in train"
+    ]
 
 
 def _assemble(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llpauc.errors import InputError, check_at_least, choose, listing
-from llpauc.splits import SPLITS, check_shares, share_counts
+from llpauc.splits import SPLITS, about_whole_users, check_shares, share_counts
 
 CHUNK = 1 << 21  # pairs at a time, unless one user alone has more
 _LUCK_BITS = 42  # beside the user's number in a chunk
@@ -191,14 +191,8 @@ def _per_user(
     """Hold out each user's last pairs in the order of time, or of luck."""
     sizes = np.diff(pairs.starts)
     n_valid, n_test = counts(sizes)
-    notes = [head]
-    whole = int(np.count_nonzero(n_valid + n_test == 0))
-    if whole and any(asked):
-        notes.append(
-            f"{whole} of {len(sizes)} users have too few events to hold any out "
-            "and stay wholly in train"
-        )
-    able = len(sizes) - whole
+    notes = [head, *about_whole_users(n_valid + n_test, asked)]
+    able = int(np.count_nonzero(n_valid + n_test))
     if held_out_users is not None and held_out_users < able:
         luck = _hash(seed, pairs.user_place)
         luck[n_valid + n_test == 0] = np.iinfo(np.uint64).max
