@@ -60,7 +60,7 @@ def test_every_method_is_a_recommender(monkeypatch):
             Recommender(**setting)
 
 
-def test_a_model_that_refuses_the_data_is_left_out(monkeypatch):
+def test_a_model_that_refuses_the_data_says_so(monkeypatch):
     split = two_parts()
 
     def refuse(*_, **__):
@@ -71,6 +71,8 @@ def test_a_model_that_refuses_the_data_is_left_out(monkeypatch):
         lambda name: split, "d", history="all", test=True, seed=0, model="ease"
     )
     assert found == {"refused": "too large"}
+    row = leaderboard._row("d", "all", "ease", {}, [{}], [found])
+    assert (row["recall@20"], row["chosen"]) == ("-", "too large")
 
 
 def test_the_command_makes_the_table(tmp_path, monkeypatch, capsys):

@@ -147,7 +147,6 @@ def board(data: str, history: str, lab: Lab, methods: Mapping[str, Sequence[Sett
     return [
         _row(data, history, name, chosen[name], methods[name], [results[c] for c in cells])
         for name, cells in final.items()
-        if not any("refused" in results[c] for c in cells)
     ]
 
 
@@ -156,6 +155,10 @@ def _row(
     found: Sequence[Result],
 ) -> Row:  # fmt: skip
     row: Row = {"data": data, "learns from": history, "method": name}
+    refused = next((r["refused"] for r in found if "refused" in r), None)
+    if refused is not None:
+        figures = [m for metric in METRICS for m in (metric, f"{metric}, warm")]
+        return row | dict.fromkeys([*figures, "seconds a fit"], "-") | {"chosen": refused}
     for metric in METRICS:
         for group in ("all", "warm"):
             values = [r["test"].get(group, r["test"]["all"])[metric] for r in found]
