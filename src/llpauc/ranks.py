@@ -283,8 +283,8 @@ def _listening() -> Iterator[None]:
         yield
     except RuntimeError as error:
         said = re.sub(r"^\[[^]]*\] *", "", str(error))  # the place in gloo's own source
-        why = said.splitlines()[0] if said else type(error).__name__
+        why = re.split(r"\. |\n", said)[0] if said else type(error).__name__
         raise LostRankError(
-            f"another process is gone or does not answer ({why}); start again with --resume, or let"
-            " torchrun do so with --max-restarts"
+            f"another process is gone or does not answer ({why}); --resume goes on from the last"
+            " checkpoint, and torchrun does so by itself with --max-restarts"
         ) from None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import command_name, note, print_json, show_table, time_span
@@ -80,7 +81,7 @@ def auto(
         f"{time_span(time_given.passed)} of {time_span(time_given.seconds)}; wrote {out}/:"
         f" report.html, report.md, recommendations.parquet ({lists:,} rows), run, config.toml"
     )
-    note(f"next: open {out}/report.html, or {command_name()} recommend {out}/run --users ID")
+    note(f"next: open {out}/report.html, or {command_name()} recommend {quote(out)}/run --users ID")
     if outcome.signal is not None:
         raise SystemExit(128 + outcome.signal)
 

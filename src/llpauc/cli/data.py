@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
@@ -171,7 +172,7 @@ def prepare(
         name: n for name, n in manifest["counts"].items() if name != "histories"
     }
     show_table(f"wrote {out}", ["", "count"], [[name, n] for name, n in counts.items()])
-    note(f"next: {command_name()} train {out}")
+    note(f"next: {command_name()} train {quote(out)}")
 
 
 def verify(path: str, *, json: bool = False) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
@@ -293,4 +294,4 @@ def _report(recommender: Recommender, measured: Any, out: str, json: bool) -> No
             ],
             left=2,
         )
-    note(f"next: {command_name()} recommend {out} --out recommendations.tsv")
+    note(f"next: {command_name()} recommend {quote(out)} --out recommendations.tsv")

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import cell, command_name, note, print_json, show_table, time_span
@@ -120,7 +121,7 @@ def tune(
     if outcome.signal is not None:
         note("interrupted: the same command goes on with the study")
         raise SystemExit(128 + outcome.signal)
-    note(f"next: {command_name()} train {path} --config {out}/best.toml")
+    note(f"next: {command_name()} train {quote(path)} --config {quote(out)}/best.toml")
 
 
 def _command(given: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
@@ -94,7 +95,7 @@ def update(
         print_json(facts)
     else:
         show_table("Update", ["", "value"], list(facts.items()))
-        note(f"next: {command_name()} recommend {target} --out recommendations.tsv")
+        note(f"next: {command_name()} recommend {quote(str(target))} --out recommendations.tsv")
     if signal is not None:
         raise SystemExit(128 + signal)
 
