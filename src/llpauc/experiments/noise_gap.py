@@ -287,6 +287,8 @@ def _about_alpha(lines: Sequence[Line], metric: str) -> str:
         for verb, some in (("loses less", less), ("loses more", more))
         if some
     ] or ["no bound on TPR differs from alpha 1 by more than the seeds' spread"]
+    if whole.sd is None:
+        words = ["a single seed does not tell a difference from chance"]
     best = max(own, key=lambda alpha: own[alpha].spread("noise", metric).mean)
     return (
         f"{METRICS[metric]}, LLPAUC, lost in %: {told}; {'; '.join(words)}. Best after noise"
