@@ -361,7 +361,7 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_used(how, there, t
 def test_every_flipped_bit_is_found(there):
     """Files in proportion to their bytes, but each of them at least now and then."""
     rng, last = random.Random(5), newest(there)
-    for place in range(60):
+    for place in range(200):
         path = last / FILES[place % len(FILES)]
         bit = rng.randrange(8 * path.stat().st_size)
         flip(path, bit)
