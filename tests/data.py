@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +25,19 @@ def real(name: str) -> Path:
     if not path.exists():
         pytest.skip(f"no {name} in the shared data folder; set LLPAUC_DATA to where it lies")
     return path
+
+
+@contextmanager
+def mounted(folder: Path, size: str = "1m") -> Iterator[Path]:
+    """A small disk of its own, where we may mount one."""
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(words).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def random_split(seed: int, n_users: int = 60, n_items: int = 90, events: int = 900) -> Split:

@@ -31,7 +31,7 @@ from llpauc.artifacts import Artifact, placing
 from llpauc.errors import InputError
 from llpauc.interactions import IdMap
 from llpauc.recommend import Recommender
-from tests.data import random_split
+from tests.data import mounted, random_split
 
 TRAIN = random_split(5, n_users=14, n_items=17, events=160).train
 QUICK = {"epochs": 2, "dimensions": 5, "negatives": 4, "batch_size": 32, "init_scale": 0.3}
@@ -876,22 +876,9 @@ def test_a_limit_of_the_system_is_an_os_error_and_harms_nothing(large, run, tmp_
     assert os.listdir(tmp_path) == ["run"]
 
 
-@contextmanager
-def small_disk(folder: Path):
-    """1 MB, where we may mount it."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount).returncode:
-        pytest.skip("no disk can be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.mark.parametrize("large", [LARGE, MANY, LONG], ids=["tensors", "ids", "text"])
 def test_a_full_disk_leaves_the_old_run_and_says_what_is_full(large, saved, tmp_path):
-    with small_disk(tmp_path / "disk") as disk:
+    with mounted(tmp_path / "disk") as disk:
         shutil.copytree(saved / "plain", disk / "run")
         for name in ("run", "new"):
             with pytest.raises(OSError, match="No space left on device") as caught:

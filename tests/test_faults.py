@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,7 @@ from llpauc.recommend import Recommender
 from llpauc.training import Checkpointing, Diverged, FitOptions, fit
 from llpauc.training.checkpoint import Snapshot, opened
 from llpauc.training.engine import CpuEngine
-from tests.data import ROOT, random_split
+from tests.data import ROOT, mounted, random_split
 from tests.faults.runs import cpu_seconds, fingerprint, start, wait_for, words, write_events
 from tests.faults.saves import an_artifact
 
@@ -150,19 +149,6 @@ def test_a_signal_is_obeyed_in_five_seconds_and_resumed_from_to_the_same_bits(
 
 
 # --- disks ----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def mounted(folder: Path, size: str = "1m"):
-    """A small disk of its own, where we may mount one."""
-    folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if os.geteuid() or not shutil.which("mount") or subprocess.run(words).returncode:
-        pytest.skip("no disk can be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def remount(folder: Path, how: str) -> None:

@@ -17,9 +17,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from llpauc.losses import LOSSES
-from llpauc.models import BASELINES
-
 _PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 _SHARES = ("alpha", "beta", "temperature")  # of the loss, and options of `llpauc train` themselves
 _NO_OPTIONS = ("init_scale",)  # of the model, and none
@@ -33,6 +30,9 @@ def config_toml(params: Mapping[str, Any], plan: Mapping[str, Any] | None) -> st
         params: those of the recommender.
         plan: `llpauc.recommend.plan.Plan` as a dict; None for a model without training.
     """
+    from llpauc.losses import LOSSES
+    from llpauc.models import BASELINES
+
     own = {name: params[name] for name in ("model", "hold_out", "refit") if name in params}
     loss_options: dict[str, Any] = {}
     if plan is None:
@@ -90,12 +90,12 @@ def environment() -> dict[str, Any]:
     import torch
 
     return {
-        "llpauc": _version("llpauc"),
+        "llpauc": installed_version("llpauc"),
         "git_commit": git_commit(Path(__file__).resolve().parent),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: installed_version(name) for name in _PACKAGES},
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cpu": {"model": _processor(), "cores": _cores()},
+        "cpu": {"model": _processor(), "cores": cores()},
         # Numba's own question for the number in use would start the threads.
         "threads": {
             "torch": torch.get_num_threads(),
@@ -106,7 +106,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -121,7 +121,7 @@ def _processor() -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
-def _cores() -> int:
+def cores() -> int:
     """Those this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -14,7 +14,6 @@ what is mapped costs memory only where it is looked at. docs/larger-than-memory.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -27,13 +26,13 @@ import pyarrow as pa
 from scipy import sparse
 
 from llpauc.artifacts.placing import flush
+from llpauc.artifacts.seals import SEAL, digest, is_sealed, seal
 from llpauc.errors import InputError
 from llpauc.interactions import IdMap, Interactions, Split
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 _KIND = "llpauc prepared data"
-_SEAL = "sha256"
 _AGAIN = "prepare the data again (llpauc data prepare)"
 _INT32_MOST = 2**31 - 1
 
@@ -86,10 +85,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
-        whole = isinstance(manifest, dict) and manifest.get(_SEAL) == _seal(manifest)
+        whole = isinstance(manifest, dict) and is_sealed(manifest)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         whole = False
     if not whole:
         raise InputError(f"{path}: is damaged; {_AGAIN}")
@@ -103,12 +102,10 @@ def write_manifest(folder: Path, **told: Any) -> dict[str, Any]:
     """Seal the folder: flush its files to the disk and write down what they must be."""
     files = {}
     for path in sorted(folder.iterdir()):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        files[path.name] = {"sha256": digest, "bytes": path.stat().st_size}
+        files[path.name] = {"sha256": digest(path), "bytes": path.stat().st_size}
         flush(path)
     manifest: dict[str, Any] = {"kind": _KIND, "format": FORMAT, **told, "files": files}
-    manifest[_SEAL] = _seal(manifest)
+    manifest[SEAL] = seal(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     flush(folder / MANIFEST)
     flush(folder)
@@ -130,20 +127,13 @@ def check_replaceable(folder: Path) -> None:
         raise InputError(f"{folder} holds other files; choose another name or an empty folder")
 
 
-def _seal(manifest: Mapping[str, Any]) -> str:
-    told = {key: value for key, value in manifest.items() if key != _SEAL}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
 def _check_file(path: Path, expected: Mapping[str, Any], verify: bool) -> None:
     try:
         size = path.stat().st_size
         if size != expected["bytes"]:
             raise InputError(f"{path}: has {size} bytes of {expected['bytes']}; {_AGAIN}")
-        if verify:
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
-                    raise InputError(f"{path}: its bytes have changed (SHA-256); {_AGAIN}")
+        if verify and digest(path) != expected["sha256"]:
+            raise InputError(f"{path}: its bytes have changed (SHA-256); {_AGAIN}")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from None
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -74,28 +74,21 @@ class Ranks:
         if self.size == 1:
             return list(numbers)
         # Gathered and added up in the order of the ranks: what an all-reduce rounds to is its own.
-        rows = self.gather(np.array([numbers], np.float64), [1] * self.size)
+        one_each = np.ones((self.size, 1), np.int64)
+        (rows,) = self.gather_all([np.array([numbers], np.float64)], one_each)
         total: list[float] = rows.sum(axis=0).tolist()
         return total
 
-    def gather(self, array: Array, lengths: Sequence[int] | None = None) -> Array:
-        """All ranks' arrays, one behind the other along the first axis.
-
-        Args:
-            array: this rank's; the others' may have another length.
-            lengths: those of all, where they are known; to ask costs a message more.
-        """
-        if self.size == 1:
-            return array
-        known = None if lengths is None else np.reshape(lengths, (-1, 1))
-        return self.gather_all([array], known)[0]
+    def gather(self, array: Array) -> Array:
+        """All ranks' arrays, one behind the other along the first axis; lengths may differ."""
+        return self.gather_all([array])[0]
 
     def gather_all(self, arrays: Sequence[Array], lengths: Array | None = None) -> list[Array]:
         """As `gather`, of several arrays in one message: each costs a good part of a millisecond.
 
         Args:
             arrays: this rank's.
-            lengths: (ranks, arrays), where they are known.
+            lengths: (ranks, arrays), where they are known; to ask costs a message more.
         """
         if self.size == 1:
             return list(arrays)
@@ -189,17 +182,16 @@ class Ranks:
             trouble = str(error)
         except OSError as error:
             trouble = f"{error.filename or 'a file'}: {error.strerror or error}"
-        self.agree(trouble)
-        return made  # type: ignore[return-value]
-
-    def agree(self, trouble: str) -> None:
-        """Raise everywhere the trouble of one rank that has any; an empty text is none."""
         told = self.texts(trouble)
         for rank, text in enumerate(told):
             if text:
                 alone = any(other != text for other in told)  # else it is everybody's own
-                message = f"rank {rank}: {text}" if alone and self.size > 1 else text
-                raise InputError(message) if self.first else ToldError(message)
+                self._refuse(f"rank {rank}: {text}" if alone else text)
+        return made  # type: ignore[return-value]
+
+    def _refuse(self, why: str) -> NoReturn:
+        """An error of all ranks, which the first one tells."""
+        raise InputError(why) if self.first else ToldError(why)
 
     def check_same(self, what: str, value: Any) -> None:
         """Refuse to go on where ranks have different values of something they must share."""
@@ -208,11 +200,10 @@ class Ranks:
         told = self.texts(json.dumps(value, default=str, sort_keys=True))
         for rank, text in enumerate(told):
             if text != told[0]:
-                message = (
+                self._refuse(
                     f"{what} of rank {rank} are not those of rank 0; give every process the same"
                     " command and the same files"
                 )
-                raise InputError(message) if self.first else ToldError(message)
 
     def lengths(self, mine: Sequence[int] | Array) -> Array:
         """(ranks, n): every rank's n whole numbers."""

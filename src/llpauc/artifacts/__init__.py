@@ -35,6 +35,8 @@ from safetensors.numpy import save_file
 
 from llpauc.artifacts.placing import cannot_write, put_in_place, workplace
 from llpauc.artifacts.placing import flush as _flush
+from llpauc.artifacts.seals import SEAL, is_sealed, seal
+from llpauc.artifacts.seals import digest as _digest
 from llpauc.artifacts.tensors import read_tensors
 from llpauc.errors import InputError, listing
 from llpauc.interactions import IdMap
@@ -42,8 +44,7 @@ from llpauc.interactions import IdMap
 FORMAT = 2
 MANIFEST = "manifest.json"
 _KIND = "llpauc run"
-_SEAL = "sha256"  # of the manifest itself; format 1 had none
-_KEYS = {1: {"kind", "format", "files"}, 2: {"kind", "format", "files", _SEAL}}
+_KEYS = {1: {"kind", "format", "files"}, 2: {"kind", "format", "files", SEAL}}  # 1 had no seal
 _MOST_MANIFEST_BYTES = 1 << 20
 _LARGE = frozenset({"tensors.safetensors", "users.parquet", "items.parquet"})
 PARTS = _LARGE | {"meta.json"}  # what every run has, beside the manifest
@@ -123,7 +124,7 @@ def _write_files(artifact: Artifact, work: Path) -> None:
         for path in sorted(work.iterdir())
     }
     manifest: dict[str, Any] = {"kind": _KIND, "format": FORMAT, "files": files}
-    manifest[_SEAL] = _seal(manifest)
+    manifest[SEAL] = seal(manifest)
     (work / MANIFEST).write_text(_dumps(manifest), encoding="utf-8")
     # safetensors writes for its owner alone; a run's files are as readable as its manifest.
     os.chmod(work / "tensors.safetensors", (work / MANIFEST).stat().st_mode & 0o777)
@@ -289,7 +290,8 @@ def _files_of(source: Path, handle: int) -> dict[str, dict[str, Any]]:
     """What the manifest lists, once it is seen to be sound and nothing else lies there."""
     path, manifest = source / MANIFEST, _read_manifest(source, handle)
     files = _listed_files(path, manifest)
-    if set(manifest) != _KEYS[manifest["format"]] or not _is_sealed(manifest):
+    sealed = SEAL not in manifest or is_sealed(manifest)
+    if set(manifest) != _KEYS[manifest["format"]] or not sealed:
         raise InputError(f"{path}: does not match its own SHA-256; the file is damaged")
     for name in files:
         _plain_name(name)
@@ -316,19 +318,6 @@ def _listed_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, dict[str
     if not isinstance(files, dict) or not all(isinstance(f, dict) for f in files.values()):
         raise InputError(f"{path}: lists no files")
     return files
-
-
-def _seal(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of what the manifest says beside its seal, whatever its line breaks."""
-    said = {key: value for key, value in manifest.items() if key != _SEAL}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode("ascii")).hexdigest()
-
-
-def _is_sealed(manifest: Mapping[str, Any]) -> bool:
-    try:
-        return _SEAL not in manifest or bool(manifest[_SEAL] == _seal(manifest))
-    except RecursionError:  # nested as no manifest of ours is
-        return False
 
 
 def _checked(source: Path, name: str, expected: Mapping[str, Any], handle: int) -> memoryview:
@@ -379,11 +368,6 @@ def _plain_name(name: str) -> str:
     if not _PLAIN_NAME.fullmatch(name):
         raise InputError(f"{name!r:.99} is no plain file name; the manifest is not to be trusted")
     return name
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _dumps(value: Any) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+
+from llpauc.environment import cores, installed_version
 
 _PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "duckdb")
 _LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # what torch and Numba heed at their start
@@ -18,19 +20,7 @@ def version_text() -> str:
         [
             f"llpauc {version('llpauc')}",
             f"Python {platform.python_version()} on {system}",
-            ", ".join(f"{name} {_installed(name)}" for name in _PACKAGES),
-            f"threads: {_cores()}{''.join(limits)}",
+            ", ".join(f"{name} {installed_version(name) or 'missing'}" for name in _PACKAGES),
+            f"threads: {cores()}{''.join(limits)}",
         ]
     )
-
-
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing"
-
-
-def _cores() -> int:
-    """Those this process may use: as many threads as torch and Numba take by themselves."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,7 +8,6 @@ order. Everything lies in one hidden folder beside the target until it is whole.
 from __future__ import annotations
 
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llpauc.artifacts.placing import cannot_write, flush, put_in_place
+from llpauc.artifacts.placing import cannot_write, flush, put_in_place, workplace
 from llpauc.errors import InputError, choose
 from llpauc.prepared import check_replaceable, write_columns, write_manifest
 from llpauc.preparing.columns import GrowingColumns, as_arrow
@@ -86,35 +85,31 @@ def prepare(
         raise InputError("there is no file to prepare; name one or several")
     target = Path(out).resolve()
     check_replaceable(target)
-    work = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work.mkdir()
-        (work / "set").mkdir()
-        pairs, told, ids = _pairs_of(files, source, work, limit, min_rating, tell)
-        check_options(pairs.times is not None, how, held_out_users, **options)
-        rule = parting(pairs, how, seed, held_out_users, **options)
-        counts, notes = _write_parts(pairs, rule, seed, work)
-        manifest = write_manifest(
-            work / "set",
-            seed=seed,
-            counts={**ids, **counts},
-            rows=told["rows"],
-            kinds=told["kinds"],
-            notes=[*told["notes"], *notes],
-        )
-        for note in notes:
-            tell(note)
-        put_in_place(work / "set", target)
-        flush(target.parent)
+        with workplace(target) as work:
+            (work / "set").mkdir()
+            pairs, told, ids = _pairs_of(files, source, work, limit, min_rating, tell)
+            check_options(pairs.times is not None, how, held_out_users, **options)
+            rule = parting(pairs, how, seed, held_out_users, **options)
+            counts, notes = _write_parts(pairs, rule, seed, work)
+            manifest = write_manifest(
+                work / "set",
+                seed=seed,
+                counts={**ids, **counts},
+                rows=told["rows"],
+                kinds=told["kinds"],
+                notes=[*told["notes"], *notes],
+            )
+            for note in notes:
+                tell(note)
+            put_in_place(work / "set", target)
+            flush(target.parent)
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         if "Out of Memory" in str(error):  # DuckDB's; while batches are streamed it has no class
             raise InputError(
                 f"memory={memory} is too little for this data; give more (--memory)"
             ) from None
         raise cannot_write(target, error) from None
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return manifest
 
 
