@@ -407,8 +407,14 @@ def test_artefacts_of_every_format_are_kept():
 def test_what_is_no_run(tmp_path):
     (tmp_path / "file").write_text("x", encoding="utf-8")
     (tmp_path / "empty").mkdir()
-    for name in ("file", "empty", "nowhere"):
-        assert refusal(tmp_path / name).endswith("is no run folder: it has no manifest.json")
+    said = {
+        "file": "is no run folder but a file; llpauc train makes a run of events",
+        "empty": "is no run folder: it has no manifest.json",
+        "nowhere": "is no run folder: there is nothing of that name; llpauc runs lists those there"
+        " are",
+    }
+    for name, words in said.items():
+        assert refusal(tmp_path / name).endswith(words)
 
 
 # --- malice --------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -243,6 +245,41 @@ def test_ctrl_c_finishes_with_the_best_so_far():
     assert outcome.signal == signal.SIGINT
     assert sum(not entry.candidate.is_baseline for entry in outcome.contest.entries) == 1
     assert no_list_holds_what_its_user_has(outcome, split)
+
+
+COMPILED = """
+import sys
+from numba.core.dispatcher import Dispatcher
+from llpauc.experiments.auto.plan import scout, sized_recipes, variants
+from llpauc.experiments.auto.trained import warm_up
+from llpauc.recommend import Recommender
+from tests.data import random_split
+
+def kernels():
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("llpauc")]
+    found = {value for module in modules for value in vars(module).values()
+             if isinstance(value, Dispatcher)}
+    return {(kernel.py_func.__qualname__, signature)
+            for kernel in found for signature in kernel.signatures}
+
+warm_up()
+before = kernels()
+split = random_split(1)
+candidates = [scout(split.train)]
+for size, base in sized_recipes(split.train).items():
+    candidates += variants(size, base, split.train, None)
+for candidate in candidates:
+    Recommender(**{**candidate.settings, "epochs": 2}).fit(split)
+print(len(before), sorted(name for name, _ in kernels() - before))
+"""
+
+
+def test_no_candidate_compiles_within_the_budget():
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    there, missing = done.stdout.split(maxsplit=1)
+    assert int(there) > 10
+    assert missing.strip() == "[]"
 
 
 # --- who chooses ----------------------------------------------------------------------------------

@@ -82,7 +82,11 @@ _IDS = ("users", "items")
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, whole and of this format, or an error that says which it is not."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: there is no such folder; check the path")
     path = folder / MANIFEST
+    if not path.exists():
+        raise InputError(f"{folder} is no prepared data: it has no {MANIFEST}; {_AGAIN}")
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
         whole = isinstance(manifest, dict) and is_sealed(manifest)

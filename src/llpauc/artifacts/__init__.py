@@ -157,8 +157,15 @@ def _steadily(source: Path, read: Callable[[Path, int], T]) -> T:
     for attempt in range(_ATTEMPTS):
         try:
             handle = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            raise InputError(f"{source} is no run folder: it has no {MANIFEST}") from None
+        except (FileNotFoundError, ValueError):
+            raise InputError(
+                f"{source} is no run folder: there is nothing of that name; llpauc runs lists"
+                " those there are"
+            ) from None
+        except NotADirectoryError:
+            raise InputError(
+                f"{source} is no run folder but a file; llpauc train makes a run of events"
+            ) from None
         except OSError as error:
             raise InputError(f"{source}: cannot be read: {error.strerror}") from None
         try:

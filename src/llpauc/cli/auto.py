@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from shlex import quote
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import command_name, note, print_json, show_table, time_span
@@ -55,14 +56,17 @@ def auto(
 
     from llpauc.artifacts import check_replaceable
     from llpauc.experiments.auto import Budget, Facts, deliver, headline, run, write_report
+    from llpauc.experiments.auto.trained import warm_up
     from llpauc.experiments.tuning import parse_budget
     from llpauc.interactions import Split
 
-    time_given = Budget(parse_budget(budget), begun)
+    seconds = parse_budget(budget)
     check_folder(out)
     check_replaceable(Path(out) / "run")
     data = table.load(path)
     events = data if isinstance(data, Split) else data.interactions
+    begun += _seconds_of(warm_up)
+    time_given = Budget(seconds, begun)
     with _telling(time_given.seconds, begun) as hear:
         outcome = run(events, time_given, k=k, seed=seed, how=how, hear=hear)
         config = _config(outcome, table, path)
@@ -84,6 +88,20 @@ def auto(
     note(f"next: open {out}/report.html, or {command_name()} recommend {quote(out)}/run --users ID")
     if outcome.signal is not None:
         raise SystemExit(128 + outcome.signal)
+
+
+def _seconds_of(warm_up: Callable[[], None]) -> float:
+    """How long it took; said aloud where that is long, as the first time after an install."""
+    begun = time.monotonic()
+    told = Timer(
+        3.0, note, ["compiling, once after an install: half a minute or so, beside the budget"]
+    )
+    told.start()
+    try:
+        warm_up()
+    finally:
+        told.cancel()
+    return time.monotonic() - begun
 
 
 def _config(outcome: Outcome, table: TableOptions, path: str) -> str:

@@ -10,7 +10,9 @@ import numpy as np
 from llpauc.errors import InputError
 from llpauc.experiments.auto.contest import TURN, Contest, Entry, affordable, reserve
 from llpauc.experiments.auto.plan import METRIC, Candidate, sized_recipes, variants
+from llpauc.interactions import Interactions
 from llpauc.recommend import Recommender
+from llpauc.splits import split_random_per_user
 from llpauc.training import Diverged, Epoch
 
 _LEAST_EPOCHS = 5  # a candidate with time for fewer is not begun
@@ -43,6 +45,19 @@ def affordable_variants(contest: Contest, tried: Candidate) -> Iterator[Candidat
             return
         done.add(_kind(left[0]))
         yield left[0]
+
+
+def warm_up() -> None:
+    """Train a moment of everything on made-up events, so that what is compiled once after an
+    install is compiled before the clock runs."""
+    people = np.arange(40, dtype=np.int32)
+    events = Interactions.of(np.repeat(people, 4), (people[:, None] + np.arange(4)).ravel() % 30)
+    held = split_random_per_user(events, valid=0.25, test=0.0, seed=0)
+    moment = {"epochs": 1, "dimensions": 8, "valid_metric": METRIC}
+    for size, base in sized_recipes(events).items():
+        pooled = Candidate("pooled", {**base, "solver": "sgda"}, "catalogues of middle size")
+        for candidate in (*variants(size, base, events, None), pooled):
+            Recommender(**{**candidate.settings, **moment}).fit(held)
 
 
 def _kind(candidate: Candidate) -> str:
