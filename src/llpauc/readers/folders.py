@@ -91,9 +91,26 @@ def read_split(
             if _also_lists(readings["train"], sources["train"], sources[part]):
                 options = {**options, "format": "adjacency"}
             readings[part] = read_interactions(sources[part], **options)
-    notes = tuple(note for reading in readings.values() for note in reading.notes)
+    notes = _told_once([reading.notes for reading in readings.values()])
     parts = {part: reading.interactions for part, reading in readings.items()}
     return Split.of(parts["train"], parts.get("valid"), parts.get("test"), notes)
+
+
+def _told_once(notes: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The notes of all parts; of one that was read just as the first, that alone.
+
+    >>> _told_once([["train: a header", "train: tabs"], ["test: a header", "test: tabs"]])
+    ('train: a header', 'train: tabs', 'test: likewise')
+    """
+    first, *others = ([note.partition(": ")[::2] for note in some] for some in notes)
+    said = list(notes[0])
+    alike = []
+    for own, some in zip(others, notes[1:], strict=True):
+        if own and [text for _, text in own] == [text for _, text in first]:
+            alike.append(own[0][0])
+        else:
+            said += some
+    return (*said, f"{', '.join(alike)}: likewise") if alike else tuple(said)
 
 
 def find_parts(folder: Path) -> dict[str, Path]:
