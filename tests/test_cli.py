@@ -25,6 +25,7 @@ import pytest
 from llpauc import cli
 from llpauc.cli import COMMANDS, console, main
 from llpauc.cli.parser import Group
+from llpauc.demo import demo_data
 from llpauc.losses import LOSSES
 from llpauc.metrics.names import METRIC_NAMES
 from llpauc.models import BASELINES
@@ -523,6 +524,10 @@ def test_json_of_the_demo(run):
     assert results["MF + LLPAUC"]["all"]["recall@20"] > results["popularity"]["all"]["recall@20"]
     assert Path("demo/models.png").read_bytes().startswith(b"\x89PNG")
     assert "llpauc recommend demo/run" not in told.out
+    page = run("report", "demo/run", "--items", "demo/titles.csv", "--users", "3", "--json")
+    assert page.code == 0
+    shown = Path("report.html").read_text(encoding="utf-8")
+    assert sum(title in shown for title in demo_data().titles.values()) >= 20
 
 
 def test_inspect_tells_figures_to_people_and_programs(run, events):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import command_name, note, print_json, progress, show_table
 from llpauc.cli.outputs import check_folder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from llpauc.demo import DemoData
     from llpauc.recommend import Recommender
 
@@ -27,7 +30,7 @@ def demo(out: str = "demo", json: bool = False) -> None:
     nobody has seen before. Nothing is downloaded.
 
     Args:
-        out: folder for the data, the trained run and the picture
+        out: folder for the data, the films' titles, the trained run and the picture
         json: print the results as JSON
     """
     from pathlib import Path
@@ -42,6 +45,7 @@ def demo(out: str = "demo", json: bool = False) -> None:
     data = demo_data()
     split, folder = data.split, Path(out)
     write_split(split, folder / "films", format="csv")
+    titles = _write_titles(data, folder / "titles.csv")
     models = {
         "popularity": Recommender(model="popularity"),
         "EASE": Recommender(model="ease"),
@@ -74,14 +78,33 @@ def demo(out: str = "demo", json: bool = False) -> None:
         left=2,
     )
     _show_somebody(trained, data)
-    note(f"wrote the picture {picture}, the data {folder / 'films'}, the model {folder / 'run'}")
+    note(
+        f"wrote the picture {picture}, the data {folder / 'films'}, {titles}, the model"
+        f" {folder / 'run'}"
+    )
     note("LLPAUC is tuned on these made-up data, EASE is not: this shows the tool, not who is best")
     note("what to try next:")
     me = command_name()
-    note(f"  {me} data inspect {folder / 'films'}")
-    note(f"  {me} recommend {folder / 'run'} --users u0042 -k 5")
-    note(f"  {me} train {folder / 'films'} --loss bpr --out {folder / 'bpr'}")
+    films, run, names, page, bpr = (
+        quote(str(folder / name)) for name in ("films", "run", titles.name, "page.html", "bpr")
+    )
+    note(f"  {me} data inspect {films}")
+    note(f"  {me} recommend {run} --users u0042 -k 5")
+    note(f"  {me} report {run} --items {names} --out {page}    # a page to look at")
+    note(f"  {me} train {films} --loss bpr --out {bpr}")
     note(f"  {me} data inspect YOUR_FILE.csv")
+
+
+def _write_titles(data: DemoData, path: Path) -> Path:
+    """The films' names, for `llpauc report --items` and `llpauc serve --items`."""
+    import pyarrow as pa
+
+    from llpauc.files import atomic_write, write_text
+
+    table = pa.table({"item": list(data.titles), "title": list(data.titles.values())})
+    with atomic_write(path) as temporary:
+        write_text(table, temporary, ",")
+    return path
 
 
 def _show_somebody(trained: Recommender, data: DemoData) -> None:
