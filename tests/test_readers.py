@@ -457,6 +457,22 @@ def test_split_files_are_found_by_name(names: tuple[str, ...], tmp_path: Path) -
         assert len(set(split.notes)) == len(split.notes)
 
 
+def test_a_folder_of_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(
+        '{"user": "a", "item": "x"}\n{"user": "b", "item": "y"}\n'
+    )
+    (tmp_path / "test.json").write_text('{"user": "b", "item": "x"}\n')
+    (tmp_path / "settings.json").write_text('{"seed": 1}\n')  # no part, and nobody's data
+    split = load(tmp_path)
+    assert isinstance(split, Split)
+    assert events(split.train) == [("a", "x"), ("b", "y")]
+    assert split.test is not None
+    assert events(split.test) == [("b", "x")]
+    (tmp_path / "train.jsonl").rename(tmp_path / "events.ndjson")
+    (tmp_path / "test.json").unlink()
+    assert len(load(tmp_path).interactions) == 2
+
+
 def test_parts_given_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("a,x\nb,y\n")
     test = pl.DataFrame({"user": ["c"], "item": ["y"]})

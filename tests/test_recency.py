@@ -16,6 +16,7 @@ from llpauc.cli import main
 from llpauc.errors import InputError
 from llpauc.evaluation import MASKS, evaluate
 from llpauc.files import write_split
+from llpauc.histories import before, join
 from llpauc.inspection import inspect
 from llpauc.interactions import Interactions, Split
 from llpauc.models import BASELINES, Popularity, Recent
@@ -23,11 +24,9 @@ from llpauc.models.scorer import Constant
 from llpauc.readers import load, read_split
 from llpauc.recency import (
     age_weights,
-    before,
     choose_recency,
     clearly_better,
     event_ages,
-    join,
     one_list_values,
     recent_counts,
 )

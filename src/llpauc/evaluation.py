@@ -24,6 +24,7 @@ from scipy import sparse
 
 from llpauc.errors import InputError, choose
 from llpauc.files import atomic_write, write_text
+from llpauc.histories import Part, pairs_before, without
 from llpauc.interactions import IdMap, Rows, Split
 from llpauc.metrics import TOPK_METRICS, parse_metric, partial_auc_from_counts
 from llpauc.models.scorer import Scorer
@@ -31,32 +32,16 @@ from llpauc.ranking import rank
 from llpauc.ranks import ALONE, Ranks
 
 Values = npt.NDArray[np.float64]
-Part = Literal["valid", "test"]
 
 DEFAULT_METRICS = ("recall@20", "ndcg@20")
 
 
-def _history(split: Split, on: Part) -> Any:
-    """Everything before the part under test: train, and validation when testing."""
-    before = split.train.matrix
-    if on == "test" and split.valid is not None:
-        before = before.maximum(split.valid.matrix)
-    return before
-
-
-def _history_but_targets(split: Split, on: Part) -> Any:
-    before, targets = _history(split, on), split.parts[on].matrix
-    kept = (before - before.multiply(targets)).tocsr()
-    kept.eliminate_zeros()
-    return kept
-
-
 MASKS: dict[str, tuple[str, Callable[[Split, Part], Any]]] = {
-    "seen": ("items of train, and of valid when testing", _history),
+    "seen": ("items of train, and of valid when testing", pairs_before),
     "train": ("items of train only", lambda split, on: split.train.matrix),
     "paper": (
         "as seen, but an item that is also a target stays (the reference program's way)",
-        _history_but_targets,
+        lambda split, on: without(pairs_before(split, on), split.parts[on].matrix),
     ),
     "none": ("nothing", lambda split, on: sparse.csr_matrix(split.train.matrix.shape)),
 }
@@ -166,8 +151,7 @@ def evaluate(
         mine = slice(*np.searchsorted(users, [own_users.start, own_users.stop]))
     everybody, users = users, users[mine]
     targets, masked = targets[users], masked_by(split, on)[users]
-    candidates = (targets - targets.multiply(masked)).tocsr()
-    candidates.eliminate_zeros()
+    candidates = without(targets, masked)
     areas = any(metric.k is None for metric in wanted)
     ranking = rank(
         scorer,

@@ -131,7 +131,7 @@ def _table(data: Interactions, names: Names) -> pa.Table:
 
 # What a reader would take for a part of a split that lies in the same folder.
 _PART_FILE = re.compile(
-    r"(train|valid|test)\.(tsv|csv|txt|parquet|inter)(\.gz)?|[^.].*\.(train|valid|test)\.inter"
+    r"(train|valid|test)\.(tsv|csv|txt|parquet|inter|jsonl)(\.gz)?|[^.].*\.(train|valid|test)\.inter"
 )
 _PLAIN = ("user", "item", "rating", "timestamp")
 _RECBOLE = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llpauc.histories import before
 from llpauc.interactions import Interactions, Split
-from llpauc.recency import Recency, before, choose_recency
+from llpauc.recency import Recency, choose_recency
 
 _MOST_SECONDS = 253402300799.0  # the last second of the year 9999
 

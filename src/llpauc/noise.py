@@ -35,6 +35,7 @@ import numpy.typing as npt
 from llpauc import filters, splits
 from llpauc.errors import InputError, check_at_least
 from llpauc.files import write_splits
+from llpauc.histories import join
 from llpauc.interactions import Interactions, Split
 
 Mask = npt.NDArray[np.bool_]
@@ -234,29 +235,16 @@ def _draw(
     clean: Interactions, noisy: Interactions, rng: np.random.Generator
 ) -> tuple[Interactions, Mask]:
     """As many events as `clean` has, from both together, and which of them are noisy."""
-    pool = _concatenate([clean, noisy])
+    pool = join([clean, noisy])
     order = splits.canonical_order(pool)  # the same draw whatever the order of the rows was
     chosen = np.sort(rng.choice(len(pool), size=len(clean), replace=False, shuffle=False))
     rows = order[chosen]
     return pool.take(rows), rows >= len(clean)
 
 
-def _concatenate(parts: list[Interactions]) -> Interactions:
-    """Parts over one pair of id maps and with the same columns, one after the other."""
-    first = parts[0]
-
-    def joined(name: str) -> Any:
-        if getattr(first, name) is None:
-            return None
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    columns = {name: joined(name) for name in ("users", "items", "ratings", "timestamps")}
-    return replace(first, **columns)
-
-
 def _compact(split: Split) -> Split:
     """Without the users and items that no part uses."""
-    whole = _concatenate(list(split.parts.values())).compact()
+    whole = join(list(split.parts.values())).compact()
     ends = np.cumsum([len(part) for part in split.parts.values()])
     parts = {
         name: whole.take(np.arange(end - len(part), end))

@@ -26,6 +26,7 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
+from llpauc.environment import cores
 from llpauc.errors import InputError, check_at_least
 from llpauc.interactions import Rows
 from llpauc.metrics.pair_counts import PairCounts, count_above_row
@@ -173,19 +174,13 @@ def _workers(tile_bytes: int, memory_mb: float, threads: int | None) -> int:
                 " raise it (ulimit -v)"
             )
         fit = min(fit, room // one)
-    return min(fit, threads or _cores(), _cores())
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return min(fit, threads or cores(), cores())
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
     """Threads are started once: a served request would wait for new ones as long as for scores."""
-    return ThreadPoolExecutor(_cores(), thread_name_prefix="rank")
+    return ThreadPoolExecutor(cores(), thread_name_prefix="rank")
 
 
 if hasattr(os, "register_at_fork"):

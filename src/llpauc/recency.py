@@ -10,20 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from llpauc.errors import InputError, choose
-from llpauc.interactions import Interactions, Split, pair_codes
+from llpauc.histories import join
+from llpauc.interactions import Interactions, pair_codes
 from llpauc.metrics import TOPK_METRICS, parse_metric
 from llpauc.splits import times_of
 
 Floats = npt.NDArray[np.float64]
 By = Literal["time", "rows", "parts"]
-History = Literal["train", "all"]
 Events = Interactions | Sequence[Interactions]
 
 METRIC = "ndcg@20"  # what a half-life is chosen by
@@ -99,26 +98,6 @@ def recent_counts(
     parts = _parts(events)
     ages = event_ages(parts, by or _natural(parts))
     return _counts(_latest(parts, ages), half_life, parts[0].n_items)
-
-
-def join(parts: Sequence[Interactions]) -> Interactions:
-    """The parts of a split as one table, one after another."""
-    return reduce(Interactions.followed_by, parts)
-
-
-HISTORIES: dict[str, str] = {
-    "train": "the train part alone, as in the paper",
-    "all": "everything before the part under test: train, and valid when testing",
-}
-
-
-def before(
-    split: Split, on: Literal["valid", "test"], history: History = "all"
-) -> list[Interactions]:
-    """The parts a model may learn from before it is tested on `on`, the oldest first."""
-    choose(HISTORIES, history, "history")
-    later = history == "all" and on == "test" and split.valid is not None and len(split.valid)
-    return [split.train, split.valid] if later and split.valid is not None else [split.train]
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,16 @@ def canonical_order(data: Interactions) -> Positions:
     return order[np.concatenate(([True], ~again))]
 
 
+def hold_out(split: Split, share: float, seed: Seed) -> Split:
+    """With a share of each user's training events as the validation part; the test part stays.
+
+    Raises:
+        InputError: too few events to hold any out.
+    """
+    held = split_random_per_user(split.train, valid=share, test=0.0, seed=seed)
+    return Split(held.train, held.valid, split.test, held.notes)
+
+
 def split_random_per_user(
     data: Interactions, *, valid: float = 0.1, test: float = 0.2, seed: Seed
 ) -> Split:

@@ -78,7 +78,7 @@ def evaluate(
     """
     import time
 
-    from llpauc import evaluation, recency
+    from llpauc import evaluation, histories, recency
     from llpauc.errors import InputError, choose
     from llpauc.metrics import parse_metric, split_names
     from llpauc.models import BASELINES
@@ -94,9 +94,9 @@ def evaluate(
 
         plots.check_kind(plot)
     split = options.apply(table.load(path))
-    parts = recency.before(split, on, history)
-    train = recency.join(parts)
-    everything = recency.before(split, on)
+    parts = histories.before(split, on, history)
+    train = histories.join(parts)
+    everything = histories.before(split, on)
     if half_life is None:
         chosen = recency.choose_recency(everything)
     else:
@@ -164,7 +164,7 @@ def evaluate(
             f"masked: {evaluation.MASKS[mask][0]}; {one.left_out:,} users without a {on} item"
             " are left out"
         )
-        note(f"learnt from: {recency.HISTORIES[history]}")
+        note(f"learnt from: {histories.HISTORIES[history]}")
         if "recent" in results:
             note(f"recent: {chosen}; chosen on {chosen.on}")
     if per_user is not None:
@@ -185,8 +185,9 @@ def _beaten_by_recent(
 ) -> str | None:
     """A warning where recent popularity, learnt from `parts`, is clearly better than a model."""
     from llpauc.evaluation import MASKS
+    from llpauc.histories import before
     from llpauc.metrics import parse_metric
-    from llpauc.recency import METRIC, before, clearly_better, one_list_values, recent_counts
+    from llpauc.recency import METRIC, clearly_better, one_list_values, recent_counts
 
     one = next(iter(results.values()))
     metric = next((m for m in (METRIC, *one.values) if m in one.values and parse_metric(m).k), None)

@@ -103,10 +103,10 @@ def _study(
     makers: Mapping[str, Callable[[Lab], Report]], command: str, options: StudyOptions
 ) -> None:
     """Make the reports one after another; `command` is how it was asked for."""
-    import os
     import time
     from pathlib import Path
 
+    from llpauc.environment import cores
     from llpauc.errors import InputError
     from llpauc.experiments.lab import Lab
     from llpauc.experiments.report import write_report
@@ -128,7 +128,7 @@ def _study(
         with _cells_progress(name) as tell:
             lab = Lab(
                 data, out, numbers[:1] if options.quick else numbers, options.quick,
-                options.workers or os.cpu_count() or 1, tell, note,
+                options.workers or cores(), tell, note,
             )  # fmt: skip
             report = make(lab)
         paths = write_report(report, out, " ".join(words))

@@ -21,7 +21,7 @@ class Cell:
 
     Args:
         kind: a name of `llpauc.experiments.paper.targets.RUNNERS`.
-        data: a name of `llpauc.experiments.paper.datasets`.
+        data: a name of `llpauc.experiments.collection`.
         options: sorted (name, value) pairs; values as JSON has them.
     """
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
 
+from llpauc.environment import cores
 from llpauc.errors import check_at_least
 from llpauc.experiments import collection
 from llpauc.experiments.cells import Cell, Result
@@ -162,7 +163,7 @@ class Lab:
     def _run_together(
         self, cells: list[Cell], store: Store, workers: int, finished: Callable[[Cell], None]
     ) -> None:
-        threads = max(1, (os.cpu_count() or 1) // workers)
+        threads = max(1, cores() // workers)
         # spawn: a fork would share the threads of BLAS and OpenMP, which do not survive it.
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(workers, context, start_worker, (threads, os.getpid()))

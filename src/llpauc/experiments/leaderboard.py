@@ -24,11 +24,11 @@ from llpauc.experiments.paper.runners import Splits, fit_recommender
 from llpauc.experiments.paper.settings import EASE_GRID, Setting
 from llpauc.experiments.report import Report, Row, markdown_table, setting_text
 from llpauc.experiments.spread import Spread
+from llpauc.histories import before, join
 from llpauc.interactions import Split
-from llpauc.recency import before, join
 from llpauc.recommend.lists import ListRows, write_lists
 from llpauc.recommend.recipes import recipe, with_loss
-from llpauc.splits import split_random_per_user
+from llpauc.splits import hold_out
 
 METRICS = ("recall@20", "ndcg@20")
 CHOSEN_BY = "ndcg@20"
@@ -102,10 +102,7 @@ def run_recommender(
 
 def _choosing(whole: Split) -> Split:
     """The split that chooses: with a validation part, if need be of train."""
-    if whole.valid is not None:
-        return whole
-    held = split_random_per_user(whole.train, valid=_HELD_OUT, test=0.0, seed=_HELD_OUT_SEED)
-    return Split(held.train, held.valid, whole.test)
+    return whole if whole.valid is not None else hold_out(whole, _HELD_OUT, _HELD_OUT_SEED)
 
 
 def _write_lists(lab: Lab, data: str, history: str, setting: Setting, folder: Path) -> None:

@@ -11,7 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import llpauc
 from llpauc import plots
+from llpauc.environment import git_commit
 from llpauc.files import atomic_write
 
 Row = dict[str, Any]
@@ -19,7 +21,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Report:
-    """One table or figure of the paper, made again.
+    """One table or figure of a study.
 
     Args:
         name: the target's, and the files' name.
@@ -49,7 +51,9 @@ def write_report(report: Report, folder: Path, source: str) -> list[Path]:
     paths = [folder / f"{report.name}.md", folder / f"{report.name}.csv"]
     if report.figure is not None:
         paths.append(plots.save(report.figure, folder / f"{report.name}.png"))
-    made = f"Made by `{source}` with llpauc {version('llpauc')}{_commit()}, {date.today()}."
+    commit = git_commit(Path(llpauc.__file__).resolve().parent)
+    told = f", commit {commit[:10]}" if commit else ""
+    made = f"Made by `{source}` with llpauc {version('llpauc')}{told}, {date.today()}."
     _write(paths[0], f"{report.markdown}\n{made}\n")
     text = io.StringIO()
     writer = csv.DictWriter(text, list(report.rows[0]), lineterminator="\n")
@@ -62,24 +66,6 @@ def write_report(report: Report, folder: Path, source: str) -> list[Path]:
 def _write(path: Path, text: str) -> None:
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _commit() -> str:
-    """Which commit of the source tree this is, where there is one."""
-    tree = next((p for p in Path(__file__).parents if (p / ".git" / "HEAD").exists()), None)
-    if tree is None:
-        return ""
-    git = tree / ".git"
-    head = (git / "HEAD").read_text(encoding="ascii").strip()
-    if head.startswith("ref: "):
-        name = head.removeprefix("ref: ")
-        packed = git / "packed-refs"
-        if (git / name).exists():
-            head = (git / name).read_text(encoding="ascii").strip()
-        elif packed.exists():
-            lines = packed.read_text(encoding="ascii").splitlines()
-            head = next((line.split()[0] for line in lines if line.endswith(f" {name}")), "")
-    return f", commit {head[:10]}" if head else ""
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -196,7 +196,7 @@ def _solve_row(pos, neg, keep, beta, sharpness, f):  # type: ignore[no-untyped-d
     if n == 0 or broken > 0:
         return 0.0, ZERO, n, broken
     if beta == 1.0:
-        return _mean_square(f, keep, rest) / n, ZERO, n, broken
+        return _sum_of_squares(f, keep, rest) / n, ZERO, n, broken
     kappa = np.float32(sharpness)
     wanted = beta * n
     # Every weight is at least that of the least pair and at most that of the greatest.
@@ -292,7 +292,7 @@ def _hinges(f, keep, rest, kappa, threshold):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
-def _mean_square(f, keep, rest):  # type: ignore[no-untyped-def]
+def _sum_of_squares(f, keep, rest):  # type: ignore[no-untyped-def]
     """The sum of d, where nothing is selected."""
     total = ZERO
     for j in range(len(f)):

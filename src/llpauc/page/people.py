@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
+from llpauc.histories import without
 from llpauc.interactions import IdMap, Rows
 from llpauc.ranking import rank, tile_users
 from llpauc.recommend.fitted import Fitted
@@ -95,23 +96,19 @@ def _positives(fitted: Fitted, users: Rows) -> tuple[list[On], Any, Any]:
         for part in ("valid", "test")
     )
     before = seen.maximum(valid)
-    test = _without(test, before)
+    test = without(test, before)
     by_test = np.diff(test.indptr) > 0
     by_valid = ~by_test & (np.diff(valid.indptr) > 0)
     by_history = ~by_test & ~by_valid
     nothing = by_history & (np.diff(seen.indptr) == 0)
     positives = _rows(by_test, test) + _rows(by_valid, valid) + _rows(by_history, seen)
-    masked = _rows(by_test, before) + _rows(by_valid, _without(seen, valid))
+    masked = _rows(by_test, before) + _rows(by_valid, without(seen, valid))
     kinds = np.select([by_test, by_valid, nothing], ["test", "valid", "nothing"], "history")
     return kinds.tolist(), _tidy(positives), _tidy(masked)
 
 
 def _rows(kept: npt.NDArray[np.bool_], matrix: Any) -> Any:
     return sparse.diags(kept.astype(np.float32)) @ matrix
-
-
-def _without(pairs: Any, others: Any) -> Any:
-    return _tidy(pairs - pairs.multiply(others))
 
 
 def _tidy(matrix: Any) -> Any:

@@ -89,7 +89,6 @@ def prepare(
         with workplace(target) as work:
             (work / "set").mkdir()
             pairs, told, ids = _pairs_of(files, source, work, limit, min_rating, tell)
-            check_options(pairs.times is not None, how, held_out_users, **options)
             rule = parting(pairs, how, seed, held_out_users, **options)
             counts, notes = _write_parts(pairs, rule, seed, work)
             manifest = write_manifest(

@@ -69,8 +69,3 @@ class BucketShuffle:
             path.unlink()
             order = self._rng.permutation(len(events))
             into.append(**{name: events[name][order] for name in self._kind.names or ()})
-
-    def remove(self) -> None:
-        self._open.close()
-        for path in self._paths:
-            path.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
 """Interactions in: files, frames and matrices of user-item events become `Interactions`.
 
 The walk of a text file: `reading` (what kind of source), `look` (format, delimiter, header),
-`columns` (which column is what), `tables` (DuckDB) or `records` (row by row) or `adjacency`, and
-`gathering` (ids to rows). Typed sources go through `frames`, folders and split files through
-`folders`.
+`columns` (which column is what), `tables` (DuckDB, checked by `scanning`) or `records` (row by row)
+or `adjacency` or `json_lines`, and `gathering` (ids to rows). Typed sources go through `frames`,
+folders and split files through `folders`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from llpauc.interactions import Split
 from llpauc.prepared import is_prepared, open_prepared
 from llpauc.readers.columns import tidy
 from llpauc.readers.gathering import Reading
+from llpauc.readers.look import BY_SUFFIX
 from llpauc.readers.reading import ReadOptions, read_interactions
 
 PART_WORDS = {
@@ -20,7 +21,8 @@ PART_WORDS = {
     "valid": ("valid", "val", "validation", "dev"),
     "test": ("test", "testing"),
 }
-_DATA_SUFFIXES = (".csv", ".tsv", ".tab", ".inter", ".parquet", ".pq", ".txt", ".data", ".dat")
+_ALL_WORDS = tuple(word for words in PART_WORDS.values() for word in words)
+_DATA_SUFFIXES = (*BY_SUFFIX, ".txt", ".data", ".dat")
 # The one file of interactions among several in the folders that MovieLens hands out.
 _MAIN_FILES = ("u.data", "ratings.dat", "ratings.csv")
 _NO_DATA = ("readme", "license", "licence", "notes")
@@ -125,7 +127,7 @@ def find_parts(folder: Path) -> dict[str, Path]:
     """
     parts: dict[str, Path] = {}
     for part, words in PART_WORDS.items():
-        found = [path for path in _files(folder) if set(words) & set(_words(path))]
+        found = [path for path in _files(folder) if _is_part(path, words)]
         if len(found) > 1:
             raise InputError(
                 f"{tidy(str(folder))}: {len(found)} files could be the {part} part: "
@@ -167,6 +169,7 @@ def _files(folder: Path) -> list[Path]:
         path
         for path in paths
         if _suffix(path) in _DATA_SUFFIXES
+        and (_suffix(path) != ".json" or _is_part(path))  # else some tool's settings, most likely
         and path.is_file()
         and not path.name.startswith(".")
         and not set(_NO_DATA) & set(_words(path))
@@ -175,6 +178,10 @@ def _files(folder: Path) -> list[Path]:
 
 def _suffix(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def _is_part(path: Path, words: Sequence[str] = _ALL_WORDS) -> bool:
+    return not set(words).isdisjoint(_words(path))
 
 
 def _words(path: Path) -> list[str]:

@@ -58,7 +58,7 @@ FORMATS: dict[str, Format] = {
     "jsonl": Format(header=True),
 }
 _BY_NAME = {"u.data": "u.data", "ratings.dat": "ratings.dat"}
-_BY_SUFFIX = {
+BY_SUFFIX = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".tab": "tsv",
@@ -169,7 +169,7 @@ def guess_format(path: Path, head: bytes, asked: str | None, name: str) -> tuple
         found, source = asked, "as told"
     else:
         stem = path.name.lower().removesuffix(".gz")
-        by_name = _BY_NAME.get(stem) or _BY_SUFFIX.get(Path(stem).suffix)
+        by_name = _BY_NAME.get(stem) or BY_SUFFIX.get(Path(stem).suffix)
         if by_name is None and head.lstrip().startswith(b'{"'):
             return "jsonl", "from its first bytes"
         if by_name is None:

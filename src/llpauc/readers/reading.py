@@ -55,7 +55,7 @@ def read_interactions(
         source: a path (gzipped or not), a pandas or Polars frame, a pyarrow Table, a scipy sparse
             matrix (users by items), or `Interactions`, which pass through.
         format: csv, tsv, inter (RecBole), u.data and ratings.dat (MovieLens), adjacency
-            (`user item item ...`), parquet; None asks the name, then the first lines.
+            (`user item item ...`), parquet, jsonl; None asks the name, then the first lines.
         user: column of the users, by name or by position from 0; None guesses.
         item: column of the items, likewise.
         rating: column of the ratings (or of dwell times), likewise; "none" leaves it aside.

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from llpauc import artifacts
 from llpauc.environment import config_toml, environment_json
 from llpauc.errors import InputError, check_at_least, choose
+from llpauc.histories import before, join
 from llpauc.interactions import IdMap, Interactions, Rows, Split
 from llpauc.models import BASELINES
 from llpauc.models.embedding import EmbeddingModel
@@ -26,7 +28,7 @@ from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.models.scorer import ByHistory, Constant, FactorScorer, Scorer, Scores, item_counts
 from llpauc.readers import Reading, read_interactions
 from llpauc.readers import load as load_file
-from llpauc.recency import before, choose_recency, join
+from llpauc.recency import choose_recency
 from llpauc.recommend.fitted import Fitted, held_out_of
 from llpauc.recommend.plan import MODELS, Plan, check_baseline, plan
 from llpauc.recommend.training import Training, train
@@ -39,7 +41,7 @@ from llpauc.recommend.update import (
     history_map,
     start,
 )
-from llpauc.splits import split_random_per_user
+from llpauc.splits import hold_out
 from llpauc.training import Checkpointing, Checkpoints, Epoch, History
 
 
@@ -147,7 +149,8 @@ class Recommender:
             return self
         plan, seen = self.plan(), join(parts)
         if split.valid is None and self.hold_out:
-            split = _hold_out(split, self.hold_out, plan.fit.seed)
+            with suppress(InputError):  # too little to share: all epochs on all events
+                split = hold_out(split, self.hold_out, plan.fit.seed)
 
         def keep(model: EmbeddingModel, trained: Split) -> None:  # what was learnt before trouble
             with np.errstate(all="ignore"):  # good may still be huge; the error says the rest
@@ -350,15 +353,6 @@ def _answer(fitted: Fitted, items: Rows, scores: Scores, k: int) -> tuple[npt.ND
     wider = ((0, 0), (0, k - items.shape[1]))
     items = np.pad(items, wider, constant_values=-1)
     return outside(fitted.item_ids, items), np.pad(scores, wider, constant_values=-np.inf)
-
-
-def _hold_out(split: Split, share: float, seed: int) -> Split:
-    """Part of train for validation; where there is too little to share, none."""
-    try:
-        held = split_random_per_user(split.train, valid=share, test=0.0, seed=seed)
-    except InputError:
-        return split
-    return Split(held.train, held.valid, split.test, held.notes)
 
 
 def _fit_baseline(name: str, parts: Sequence[Interactions], given: dict[str, Any]) -> Fitted:

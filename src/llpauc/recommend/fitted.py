@@ -11,6 +11,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from llpauc.errors import InputError, listing
+from llpauc.histories import without
 from llpauc.interactions import IdMap, Interactions, Rows, Split, as_id_text
 from llpauc.models.ease import EASE
 from llpauc.models.fold_in import HistoryMap
@@ -58,10 +59,8 @@ class Fitted:
         for name, pairs in parts.items():
             pairs = pairs.copy()
             pairs.resize(self.histories.shape)
-            pairs = (pairs - pairs.multiply(trained)).tocsr()
-            pairs.eliminate_zeros()
-            if pairs.nnz:
-                kept[name] = pairs
+            if (untrained := without(pairs, trained)).nnz:
+                kept[name] = untrained
         return replace(self, held_out=kept)
 
     def scorer_for(self, user_ids: IdMap, item_ids: IdMap) -> Scorer:

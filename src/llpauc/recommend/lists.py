@@ -193,16 +193,13 @@ def hide(n_items: int, allow: npt.ArrayLike | None, deny: npt.ArrayLike | None) 
     return np.flatnonzero(~shown).astype(np.int32)
 
 
-def users_at_once(
-    fitted: Fitted, people: People, wanted: Wanted, scoring: int | None = None
-) -> tuple[int, float]:
+def users_at_once(fitted: Fitted, people: People, wanted: Wanted) -> tuple[int, float]:
     """Users in a block, and the MB that are left for scores.
 
     Args:
         fitted: the model.
         people: whom the lists are for.
         wanted: k and the memory allowed.
-        scoring: bytes that ranking needs at least; a tile of scores unless given.
     """
     k = min(check_at_least("k", wanted.k, 1), len(fitted.item_ids))
     texts = 8 * 2 + _longest(people.ids) + _longest(fitted.item_ids)
@@ -210,7 +207,7 @@ def users_at_once(
     row = 48 + 3 * (texts + 16)
     history = 16 * fitted.histories.nnz // max(len(fitted.user_ids), 1)
     one = k * row + (history if wanted.exclude_seen else 0)
-    least = tile_bytes(len(fitted.item_ids)) if scoring is None else scoring
+    least = tile_bytes(len(fitted.item_ids))
     memory, remedy = int(wanted.memory_mb * 2**20), "raise memory_mb (--memory-mb)"
     room = address_room()
     if room is not None and room - THREAD_BYTES < memory:

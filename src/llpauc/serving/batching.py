@@ -8,7 +8,6 @@ lists wait to make that worth while.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from llpauc.environment import cores
 from llpauc.serving.served import Entry, Served, Wish, rank_wishes
 from llpauc.serving.small_batches import PEOPLE
 
@@ -43,7 +43,7 @@ class Batcher:
     def __init__(
         self, noticed: Callable[[int], None] | None = None, threads: int | None = None
     ) -> None:
-        self._noticed, self._threads = noticed, threads or _cores()
+        self._noticed, self._threads = noticed, threads or cores()
         self._pool = ThreadPoolExecutor(self._threads, "llpauc-ranking")
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Request] = deque()
@@ -115,12 +115,6 @@ class Batcher:
             lists += len(batch[-1].wishes)
         self._lists_waiting -= lists
         return batch
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _rank_together(batch: Sequence[_Request]) -> list[list[list[Entry]] | Exception]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from llpauc.experiments.auto.document import as_html, as_markdown
-from llpauc.experiments.auto.finish import write_recommendations
 from llpauc.experiments.auto.plan import Budget
 from llpauc.experiments.auto.report import Facts, blocks, headline
 from llpauc.experiments.auto.running import Outcome, run
 from llpauc.files import atomic_write
+from llpauc.recommend.lists import Wanted, write_recommendations
 
 __all__ = ["Budget", "Facts", "Outcome", "deliver", "headline", "run", "write_report"]
 
@@ -34,7 +34,8 @@ def deliver(outcome: Outcome, folder: Path, *, k: int, data: str) -> int:
         known = {"valid": champion.entry.valid, "test": champion.result.summary()}
     outcome.delivered.save(folder / "run", data=data, **known)
     assert outcome.delivered.fitted is not None
-    return write_recommendations(outcome.delivered.fitted, k, folder / "recommendations.parquet")
+    path = folder / "recommendations.parquet"
+    return write_recommendations(outcome.delivered.fitted, path, Wanted(k)).rows
 
 
 def write_report(facts: Facts, folder: Path) -> None:

@@ -12,8 +12,9 @@ from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
 from llpauc.experiments.auto.contest import Contest, Entry
 from llpauc.experiments.auto.plan import METRIC, Candidate, baseline, further_baselines
+from llpauc.histories import before
 from llpauc.interactions import Interactions, Split
-from llpauc.recency import before, choose_recency
+from llpauc.recency import choose_recency
 from llpauc.recommend import Recommender
 from llpauc.training.loop import available_memory
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from llpauc.evaluation import Evaluation, evaluate
 from llpauc.experiments.auto.contest import SAFETY, TEST_USERS, Contest, Entry, reserve
 from llpauc.experiments.auto.plan import some_users
+from llpauc.histories import join
 from llpauc.interactions import Interactions, Split
-from llpauc.recency import join
-from llpauc.recommend import Recommender, lists
-from llpauc.recommend.fitted import Fitted
+from llpauc.recommend import Recommender
 
 METRICS = ("ndcg@20", "recall@20", "hit@20")
 _OVER = 1.05  # of the budget: then the last fit is given up
@@ -134,8 +132,3 @@ def _with_histories(recommender: Recommender, seen: Interactions) -> Recommender
     assert recommender.fitted is not None
     recommender.fitted = dataclasses.replace(recommender.fitted, histories=seen.matrix)
     return recommender
-
-
-def write_recommendations(fitted: Fitted, k: int, path: Path) -> int:
-    """Lists for all users as Parquet (user, item, rank, score); how many rows."""
-    return lists.write_recommendations(fitted, path, lists.Wanted(k)).rows

@@ -11,9 +11,9 @@ from llpauc.experiments.auto.measures import Measures, measure
 from llpauc.experiments.auto.plan import Budget, Prepared, baseline, prepare, scout
 from llpauc.experiments.auto.search import search
 from llpauc.experiments.auto.trained import affordable_variants, begin, train_candidate
+from llpauc.histories import join
 from llpauc.inspection import Inspection, inspect
 from llpauc.interactions import Interactions, Split
-from llpauc.recency import join
 from llpauc.recommend import Recommender
 from llpauc.training.interrupt import stop_requests
 

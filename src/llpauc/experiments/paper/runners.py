@@ -13,6 +13,7 @@ import numpy.typing as npt
 from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
 from llpauc.experiments.cells import Result
+from llpauc.histories import pairs_before, without
 from llpauc.interactions import Interactions, Rows, Split, pair_codes
 from llpauc.losses import Loss
 from llpauc.models import BASELINES
@@ -130,15 +131,8 @@ def run_roc(splits: Splits, data: str, *, model: str, loss: str, **given: Any) -
     if split.test is None:
         raise InputError(f"{data} has no test part")
     trained = train_once(split, model, loss, given)
-    seen = (
-        split.train.matrix
-        if split.valid is None
-        else split.train.matrix.maximum(split.valid.matrix)
-    )
-    wanted = split.test.matrix
-    sizes = np.diff(
-        (wanted - wanted.multiply(seen > 0)).tocsr().indptr
-    )  # stored zeros stay counted
+    seen, wanted = pairs_before(split, "test"), split.test.matrix
+    sizes = np.diff(without(wanted, seen).indptr)
     sizes = np.where(np.diff(split.train.matrix.indptr) > 0, sizes, 0)
     user = int(np.argmax(sizes))
     scores = trained.scorer()

@@ -62,8 +62,8 @@ class Plan:
     """What a table compares.
 
     Args:
-        name, title: of the report.
-        table: the name under which the figures were published.
+        name: of the report, and of the published table.
+        title: of the report.
         losses: data set variant -> losses.
         families: data sets the paper's table has.
         backbones: of the paper's table.
@@ -71,20 +71,19 @@ class Plan:
 
     name: str
     title: str
-    table: str
     losses: Mapping[str, Sequence[str]]
     families: Sequence[str]
     backbones: Sequence[str] = ("mf", "lightgcn")
 
 
 PLANS = [
-    Plan("table1", "Table 1: clean training", "table1", {"clean": CLEAN},
+    Plan("table1", "Table 1: clean training", {"clean": CLEAN},
          ("adressa", "yelp", "amazon-book")),
-    Plan("table2", "Table 2: noise training", "table2", {"noise": NOISE},
+    Plan("table2", "Table 2: noise training", {"noise": NOISE},
          ("adressa", "yelp", "amazon-book")),
-    Plan("table-ml100k", "MovieLens-100k, clean and noise", "table-ml100k",
+    Plan("table-ml100k", "MovieLens-100k, clean and noise",
          {"clean": MOVIELENS, "noise": MOVIELENS}, ("ml-100k",)),
-    Plan("table-ltr", "Learning to rank against LLPAUC", "table-ltr",
+    Plan("table-ltr", "Learning to rank against LLPAUC",
          {"clean": LEARNING_TO_RANK, "noise": LEARNING_TO_RANK}, ("adressa", "yelp"), ("mf",)),
 ]  # fmt: skip
 
@@ -150,7 +149,7 @@ def _lines(plan: Plan, lab: Lab, data: str, losses: Sequence[str]) -> list[Line]
             loss,
             {name: value for name, value in chosen[loss].items() if name != "valid_metric"},
             [results[cell] for cell in some],
-            published(plan.table, data, backbone, loss),
+            published(plan.name, data, backbone, loss),
         )
         for (backbone, loss), some in cells.items()
     ]

@@ -36,7 +36,7 @@ from llpauc.interactions import Split
 from llpauc.losses import suggest_alpha_beta
 from llpauc.metrics import parse_metric
 from llpauc.models import Popularity
-from llpauc.splits import split_random_per_user
+from llpauc.splits import hold_out
 from llpauc.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
@@ -87,22 +87,21 @@ class Outcome:
         return next((row for row in self.rows if row.counts and row.start == name), None)
 
 
-def validation_split(split: Split, hold_out: float, seed: int) -> Split:
+def validation_split(split: Split, share: float, seed: int) -> Split:
     """Train and validation alone: the split's own, or held out as `Recommender.fit` does it."""
     if split.valid is not None:
         if not len(split.valid):
             raise InputError("the validation part is empty; there is nothing to choose by")
         return Split(split.train, split.valid)
-    if not hold_out:
+    if not share:
         raise InputError("nothing to choose by: there is no valid file, and hold_out is 0")
     try:
-        held = split_random_per_user(split.train, valid=hold_out, test=0.0, seed=seed)
+        return hold_out(Split(split.train), share, seed)
     except InputError as error:
         raise InputError(
-            f"too few events to hold {hold_out:g} of each user's out for validation ({error});"
+            f"too few events to hold {share:g} of each user's out for validation ({error});"
             " raise --hold-out or bring more data"
         ) from None
-    return Split(held.train, held.valid)
 
 
 def plan_space(

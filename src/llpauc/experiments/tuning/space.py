@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llpauc.errors import InputError, choose, listing
+from llpauc.experiments.paper.settings import ALPHAS, BETAS
 from llpauc.interactions import Interactions
 from llpauc.losses import LOSSES, Suggestion, suggest_alpha_beta
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
@@ -64,12 +65,7 @@ OF_LOSSES: Space = {  # alpha and beta come from the data
 }
 OF_LIGHTGCN: Space = {"layers": (1, 2, 3)}
 
-GRIDS: dict[str, Space] = {
-    "paper": {
-        "alpha": tuple(tenth / 10 for tenth in range(1, 10)),
-        "beta": (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.9),
-    }
-}
+GRIDS: dict[str, Space] = {"paper": {"alpha": ALPHAS, "beta": BETAS}}
 
 _ALL_ITEMS_UP_TO = 5000  # items; beyond, scoring all of them at every step is too slow to search
 _AROUND = 3.0  # a range of shares goes by this factor beyond its starting points

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from llpauc.environment import cores
 from llpauc.errors import check_at_least, choose
 from llpauc.experiments.lab import start_worker
 from llpauc.experiments.tuning.claims import BEAT, GRACE, Watch, beating, requeue
@@ -43,7 +44,7 @@ class Tuning:
     """What is to be tuned, and how.
 
     Args:
-        space: what to search; see `tuning_space`.
+        space: what to search; see `llpauc.experiments.tuning.space`.
         points: what to try first, by name.
         only_points: try these and nothing else: a grid.
         metric: on validation; the greater the better.
@@ -56,7 +57,7 @@ class Tuning:
         budget: seconds from now; infinity: no limit.
         hold_out: share of each user's events to validate on where there is no validation part.
         workers: processes here, each on its share of the cores.
-        beat, grace: see `tuning_claims`.
+        beat, grace: see `llpauc.experiments.tuning.claims`.
     """
 
     space: Space
@@ -264,7 +265,7 @@ def work_together(
 
 
 def _start(job: Job) -> Any:
-    threads = max(1, (os.cpu_count() or 1) // job.tuning.workers)
+    threads = max(1, cores() // job.tuning.workers)
     # spawn: a fork would share the threads of BLAS and OpenMP, which do not survive it.
     worker = multiprocessing.get_context("spawn").Process(
         target=_work_apart, args=(job, threads, os.getpid()), daemon=True
