@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,10 +77,8 @@ def evaluate(
         plot: write the comparison by the first three metrics as a picture to this file
         json: print the results as JSON
     """
-    import time
-
     from llpauc import evaluation, histories, recency
-    from llpauc.errors import InputError, choose
+    from llpauc.errors import choose
     from llpauc.metrics import parse_metric, split_names
     from llpauc.models import BASELINES
 
@@ -106,35 +105,19 @@ def evaluate(
         "itemknn": {"neighbours": neighbours, "shrinkage": shrinkage},
         "ease": {"regularization": regularization},
     }
-    results: dict[str, evaluation.Evaluation] = {}
-    seconds: dict[str, float] = {}
-    left_out: dict[str, str] = {}
     ready: dict[str, Fit] = {
         name: partial(fit, parts if name == "recent" else train, **parameters.get(name, {}))
         for name, fit in fits.items()
     }
     ready |= {run: _in_place(run, fitted, split, on) for run, fitted in saved.items()}
-    for name, fit in ready.items():
-        begun = time.perf_counter()
-        try:
-            with progress(f"fitting {name}"):
-                scorer = fit()
-        except InputError as error:
-            if models is not None:
-                raise
-            left_out[name] = str(error)
-            note(f"without {name}: {error}")
-            continue
-        ranked = len(set(split.parts[on].users.tolist())) if on in split.parts else None
-        with progress(f"ranking with {name}", ranked) as advance:
-            results[name] = evaluation.evaluate(
-                scorer, split, on=on, metrics=wanted, mask=mask,
-                memory_mb=memory_mb, threads=threads, progress=advance,
-            )  # fmt: skip
-        seconds[name] = time.perf_counter() - begun
-    one = next(iter(results.values()))
-    summaries = {name: result.summary() for name, result in results.items()}
-    warning = _beaten_by_recent(results, split, parts, chosen)
+    measure = partial(
+        evaluation.evaluate, split=split, on=on, metrics=wanted, mask=mask,
+        memory_mb=memory_mb, threads=threads,
+    )  # fmt: skip
+    ranked = len(set(split.parts[on].users.tolist())) if on in split.parts else None
+    found = _measure_all(ready, measure, ranked, may_leave_out=models is None)
+    one = found.any_result
+    warning = _beaten_by_recent(found.results, split, parts, chosen)
     if warning is not None:
         note(warning)
     if json:
@@ -142,42 +125,95 @@ def evaluate(
             {
                 "path": path, "on": on, "mask": mask, "history": history,
                 "recent": {"half_life": chosen.half_life, "by": chosen.by, "chosen on": chosen.on},
-                "users left out": one.left_out, "models left out": left_out,
-                "results": summaries, "seconds": seconds,
+                "users left out": one.left_out, "models left out": found.left_out,
+                "results": found.summaries, "seconds": found.seconds,
                 "warnings": [] if warning is None else [warning],
             }
         )  # fmt: skip
     else:
-        measured = list(one.values)
-        show_table(
-            f"{path}: {on} users, full ranking of {split.n_items:,} items",
-            ["model", "users", "number", *measured, "seconds"],
-            [
-                [name, group, figures["users"], *[figures[m] for m in measured],
-                 f"{seconds[name]:.1f}" if group == "all" else ""]
-                for name, summary in summaries.items()
-                for group, figures in summary.items()
-            ],
-            left=2,
-        )  # fmt: skip
+        _show(found, f"{path}: {on} users, full ranking of {split.n_items:,} items")
         note(
             f"masked: {evaluation.MASKS[mask][0]}; {one.left_out:,} users without a {on} item"
             " are left out"
         )
         note(f"learnt from: {histories.HISTORIES[history]}")
-        if "recent" in results:
+        if "recent" in found.results:
             note(f"recent: {chosen}; chosen on {chosen.on}")
     if per_user is not None:
         make_folder_of(per_user)
-        evaluation.write_per_user(results, per_user)
+        evaluation.write_per_user(found.results, per_user)
         note(f"wrote {per_user}")
     if lists is not None:
         make_folder_of(lists)
-        evaluation.write_lists(results, split.item_ids, lists)
+        evaluation.write_lists(found.results, split.item_ids, lists)
         note(f"wrote {lists}")
     if plot is not None:
-        figure = plots.compare_models(summaries, list(one.values)[:3], f"{path}, {on} users")
+        figure = plots.compare_models(found.summaries, list(one.values)[:3], f"{path}, {on} users")
         note(f"wrote {plots.save(figure, plot)}")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Model -> its figures, the seconds it took, or why it was left out."""
+
+    results: Mapping[str, Evaluation]
+    seconds: Mapping[str, float]
+    left_out: Mapping[str, str]
+
+    @property
+    def any_result(self) -> Evaluation:
+        """What is the same for all: the metrics' names, users left out, the mask."""
+        return next(iter(self.results.values()))
+
+    @property
+    def summaries(self) -> dict[str, Any]:
+        return {name: result.summary() for name, result in self.results.items()}
+
+
+def _measure_all(
+    ready: Mapping[str, Fit],
+    measure: Callable[..., Evaluation],
+    ranked: int | None,
+    may_leave_out: bool,
+) -> Measured:
+    """Fit and measure one after another; one that cannot be fitted is left out where it may be."""
+    import time
+
+    from llpauc.errors import InputError
+
+    results: dict[str, Evaluation] = {}
+    seconds: dict[str, float] = {}
+    left_out: dict[str, str] = {}
+    for name, fit in ready.items():
+        begun = time.perf_counter()
+        try:
+            with progress(f"fitting {name}"):
+                scorer = fit()
+        except InputError as error:
+            if not may_leave_out:
+                raise
+            left_out[name] = str(error)
+            note(f"without {name}: {error}")
+            continue
+        with progress(f"ranking with {name}", ranked) as advance:
+            results[name] = measure(scorer, progress=advance)
+        seconds[name] = time.perf_counter() - begun
+    return Measured(results, seconds, left_out)
+
+
+def _show(found: Measured, title: str) -> None:
+    metrics = list(found.any_result.values)
+    show_table(
+        title,
+        ["model", "users", "number", *metrics, "seconds"],
+        [
+            [name, group, figures["users"], *[figures[m] for m in metrics],
+             f"{found.seconds[name]:.1f}" if group == "all" else ""]
+            for name, summary in found.summaries.items()
+            for group, figures in summary.items()
+        ],
+        left=2,
+    )  # fmt: skip
 
 
 def _beaten_by_recent(

@@ -114,7 +114,10 @@ def _figures(values: Any) -> dict[str, float | None]:
 def _number(value: Any) -> float | None:
     """A finite number, or None: JSON has no NaN."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if fits and math.isfinite(value) else None
+    try:
+        return float(value) if fits and math.isfinite(value) else None
+    except OverflowError:  # JSON's whole numbers have no end
+        return None
 
 
 def _share(value: Any) -> float | None:
