@@ -26,15 +26,15 @@ def test_ease_is_the_closed_form(regularization):
     p = np.linalg.inv(X.T @ X + regularization * np.eye(X.shape[1]))
     b = -p / np.diag(p)
     np.fill_diagonal(b, 0)
-    np.testing.assert_allclose(EASE(TRAIN, regularization).weights, b, atol=2e-6)
+    np.testing.assert_allclose(EASE.fit(TRAIN, regularization).weights, b, atol=2e-6)
     np.testing.assert_allclose(
-        EASE(TRAIN, regularization).scores_of(TRAIN.matrix), X @ b, atol=1e-5
+        EASE.fit(TRAIN, regularization).scores_of(TRAIN.matrix), X @ b, atol=1e-5
     )
 
 
 def test_ease_is_the_minimum_it_claims():
     """No feasible change of the weights lowers the objective."""
-    b = EASE(TRAIN, 10.0).weights.astype(np.float64)
+    b = EASE.fit(TRAIN, 10.0).weights.astype(np.float64)
 
     def objective(w):
         return ((X - X @ w) ** 2).sum() + 10.0 * (w**2).sum()
@@ -57,7 +57,7 @@ def test_itemknn_is_a_sum_over_the_best_neighbours(neighbours, shrinkage):
         if neighbours < len(similar) - 1:
             last = np.sort(similar[i].astype(np.float32))[-neighbours]
             similar[i, similar[i].astype(np.float32) < last] = 0
-    got = ItemKNN(TRAIN, neighbours, shrinkage).scores_of(TRAIN.matrix)
+    got = ItemKNN.fit(TRAIN, neighbours, shrinkage).scores_of(TRAIN.matrix)
     np.testing.assert_allclose(got, X @ similar.T, atol=1e-5)
 
 
@@ -72,7 +72,7 @@ def test_ease_refuses_what_would_not_fit_in_memory():
     many = IdMap.of(np.arange(60_000))
     few = Interactions(np.zeros(1, int), np.zeros(1, int), IdMap.of(["u"]), many)
     with pytest.raises(InputError, match=r"60,000 items would need 27 GB"):
-        EASE(few)
+        EASE.fit(few)
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def _fitted(run: str) -> Fitted:
     from llpauc.recommend import Recommender
 
     check_room(run)
-    return Recommender.load(run)._fitted()
+    return Recommender.load(run).require_fitted()
 
 
 def _in_place(run: str, fitted: Fitted, split: Split, on: Literal["test", "valid"]) -> Fit:

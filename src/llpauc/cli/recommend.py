@@ -70,7 +70,7 @@ def recommend(
     if out is not None:
         kind_of(out)
     check_room(run)
-    fitted = Recommender.load(run)._fitted()
+    fitted = Recommender.load(run).require_fitted()
     rows = {option: _known_items(fitted, option, ids) for option, ids in chosen.items()}
     hidden = hide(len(fitted.item_ids), rows["--allow"], rows["--deny"])
     wanted = Wanted(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb)

@@ -110,10 +110,9 @@ def _write_lists(lab: Lab, data: str, history: str, setting: Setting, folder: Pa
     split = _choosing(lab.split(data))
     recommender = fit_recommender(split, lab.seeds[0], setting, refit=history == "all")
     assert split.test is not None
-    assert recommender.fitted is not None
     # What the figures mask: all that lies before the test, also where it was not learnt from.
     seen = join(before(split, "test")).matrix
-    recommender.fitted = dataclasses.replace(recommender.fitted, histories=seen)
+    recommender.fitted = dataclasses.replace(recommender.require_fitted(), histories=seen)
     users = split.test.user_ids.outside(np.unique(split.test.users))
     lists = ListRows(list(users), *recommender.recommend(users, k=20))
     write_lists(lists, folder / f"{data}-{history}.tsv")

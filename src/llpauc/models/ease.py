@@ -22,11 +22,19 @@ class EASE:
     Reference: Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019, eq. (8).
 
     Args:
-        regularization: lambda > 0. 100 to 500 suits data of some ten thousand interactions,
-            more of them want more of it.
+        weights: B, items x items; `EASE.fit` finds it.
     """
 
-    def __init__(self, train: Interactions, regularization: float = 200.0) -> None:
+    def __init__(self, weights: Scores) -> None:
+        self.weights = weights
+
+    @classmethod
+    def fit(cls, train: Interactions, regularization: float = 200.0) -> EASE:
+        """Args:
+        train: who has what.
+        regularization: lambda > 0. 100 to 500 suits data of some ten thousand interactions,
+            more of them want more of it.
+        """
         if not regularization > 0:
             raise InputError(f"regularization must be above 0, got {regularization!r}")
         needed = 2 * 4 * train.n_items**2
@@ -49,7 +57,7 @@ class EASE:
         weights = inverse + np.tril(inverse, -1).T
         weights /= -diagonal
         weights[np.diag_indices_from(weights)] = 0.0
-        self.weights: Scores = np.ascontiguousarray(weights)
+        return cls(np.ascontiguousarray(weights))
 
     @property
     def n_items(self) -> int:
@@ -62,4 +70,4 @@ class EASE:
 
 def ease(train: Interactions, regularization: float = 200.0) -> Scorer:
     """EASE over the training histories, with popularity for users without one."""
-    return ByHistory(EASE(train, regularization), train.matrix, item_counts(train))
+    return ByHistory(EASE.fit(train, regularization), train.matrix, item_counts(train))

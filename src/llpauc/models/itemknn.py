@@ -22,11 +22,19 @@ class ItemKNN:
     Reference: Sarwar et al., WWW 2001; shrinkage as in Dacrema et al., RecSys 2019.
 
     Args:
-        neighbours: how many similar items each item keeps, at least 1.
-        shrinkage: >= 0; larger values trust items with few users less.
+        neighbours: sim as a CSR matrix, row j, column i; `ItemKNN.fit` finds it.
     """
 
-    def __init__(self, train: Interactions, neighbours: int = 100, shrinkage: float = 10.0) -> None:
+    def __init__(self, neighbours: Any) -> None:
+        self.neighbours = neighbours
+
+    @classmethod
+    def fit(cls, train: Interactions, neighbours: int = 100, shrinkage: float = 10.0) -> ItemKNN:
+        """Args:
+        train: who has what.
+        neighbours: how many similar items each item keeps, at least 1.
+        shrinkage: >= 0; larger values trust items with few users less.
+        """
         check_at_least("neighbours", neighbours, 1)
         if not shrinkage >= 0:
             raise InputError(f"shrinkage must be at least 0, got {shrinkage!r}")
@@ -45,7 +53,7 @@ class ItemKNN:
                 similar[similar < weakest] = 0.0
             blocks.append(sp.csr_matrix(similar))
         # Row i of the stack holds i's neighbours j; histories need it by j.
-        self.neighbours = sp.vstack(blocks).T.tocsr()
+        return cls(sp.vstack(blocks).T.tocsr())
 
     @property
     def n_items(self) -> int:
@@ -58,4 +66,4 @@ class ItemKNN:
 
 def item_knn(train: Interactions, neighbours: int = 100, shrinkage: float = 10.0) -> Scorer:
     """ItemKNN over the training histories, with popularity for users without one."""
-    return ByHistory(ItemKNN(train, neighbours, shrinkage), train.matrix, item_counts(train))
+    return ByHistory(ItemKNN.fit(train, neighbours, shrinkage), train.matrix, item_counts(train))

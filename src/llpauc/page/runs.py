@@ -36,9 +36,7 @@ class PageRun:
 def load_run(folder: str) -> PageRun:
     """Read a run folder; see `Recommender.load` for what is refused."""
     artifact = artifacts.load(folder)
-    recommender = Recommender.of_artifact(artifact, folder)
-    fitted = recommender.fitted
-    assert fitted is not None
+    fitted = Recommender.of_artifact(artifact, folder).require_fitted()
     return PageRun(fitted, run_facts(artifact, fitted, Path(folder).resolve().name))
 
 

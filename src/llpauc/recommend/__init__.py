@@ -191,7 +191,7 @@ class Recommender:
             llpauc.training.Diverged: on NaN; the recommender is then as it was before.
         """
         check_at_least("epochs", epochs, 0)
-        fitted, params = self._fitted(), dict(self.fitted_params)
+        fitted, params = self.require_fitted(), dict(self.fitted_params)
         check_ages(params)
         came = arrivals(fitted, join(before(as_split(events), "test")))
         if not len(came.new):
@@ -233,7 +233,7 @@ class Recommender:
         Unknown users get what a user without history gets. Where fewer than k items are left, the
         rest is None with score -inf.
         """
-        fitted = self._fitted()
+        fitted = self.require_fitted()
         rows = fitted.user_ids.rows(user_ids)
         k = check_at_least("k", k, 1)
         return _answer(fitted, *fitted.rank_rows(rows, k, exclude_seen), k)
@@ -243,7 +243,7 @@ class Recommender:
     ) -> tuple[npt.NDArray[Any], Scores]:
         """The best k items for somebody new who has these: (k,) ids and (k,) scores, filled up
         as `recommend` does."""
-        fitted = self._fitted()
+        fitted = self.require_fitted()
         k = check_at_least("k", k, 1)
         ranked = fitted.rank_histories(fitted.history(item_ids), k, exclude_seen)
         ids, scores = _answer(fitted, *ranked, k)
@@ -252,24 +252,33 @@ class Recommender:
     def similar_items(self, item_id: Any, k: int = 20) -> tuple[npt.NDArray[Any], Scores]:
         """The k items most like this one, (k,) ids and scores: by the cosine of their vectors; of
         a model without vectors, what it recommends to somebody with this item alone."""
-        fitted = self._fitted()
+        fitted = self.require_fitted()
         k = check_at_least("k", k, 1)
         history = fitted.history([item_id])
-        if isinstance(fitted.scorer, FactorScorer):
-            vectors = fitted.scorer.item_vectors
-            if self.fitted_params.get("item_bias"):
-                vectors = vectors[:, :-1]  # the bias says how popular an item is, not what it is
-            units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        units = self.item_units()
+        if units is not None:
             like = Constant(units @ units[history.indices[0]])
             fitted = dataclasses.replace(fitted, by_items=like)
         ids, scores = _answer(fitted, *fitted.rank_histories(history, k, exclude_seen=True), k)
         return ids[0], scores[0]
 
+    def item_units(self) -> Scores | None:
+        """The items' vectors at length one, rows as in the id map; None of a model without."""
+        scorer = self.require_fitted().scorer
+        if not isinstance(scorer, FactorScorer):
+            return None
+        vectors = scorer.item_vectors
+        if self.fitted_params.get("item_bias"):
+            vectors = vectors[:, :-1]  # the bias says how popular an item is, not what it is
+        units: Scores = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return units
+
     def scorer(self) -> Scorer:
         """What ranks the known users: for `llpauc.evaluation.evaluate`."""
-        return self._fitted().scorer
+        return self.require_fitted().scorer
 
-    def _fitted(self) -> Fitted:
+    def require_fitted(self) -> Fitted:
+        """What was fitted; an error that says so where nothing was."""
         if self.fitted is None:
             raise InputError("this recommender is not fitted yet; call fit(data) first")
         return self.fitted
@@ -278,7 +287,7 @@ class Recommender:
 
     def save(self, folder: str | os.PathLike[str], **meta: Any) -> Path:
         """Write a run folder, whole or not at all; `meta` goes into its meta.json."""
-        fitted, made = self._fitted(), Recommender(**self.fitted_params)
+        fitted, made = self.require_fitted(), Recommender(**self.fitted_params)
         epochs = self.history.epochs if self.history is not None else ()
         lines = [dataclasses.asdict(epoch) for epoch in epochs]
         # Apart: all else about an epoch is the same whenever and wherever it is trained again.

@@ -232,13 +232,11 @@ def _model_from(
         )  # fmt: skip
     by_items: HistoryScorer
     if "item_weights" in tensors:
-        by_items = EASE.__new__(EASE)
-        by_items.weights = tensors["item_weights"]
+        by_items = EASE(tensors["item_weights"])
         if by_items.weights.shape != (n_items, n_items):
             raise ValueError(f"item weights are {by_items.weights.shape}, items are {n_items}")
     elif "neighbours.starts" in tensors:
-        by_items = ItemKNN.__new__(ItemKNN)
-        by_items.neighbours = _csr(tensors, "neighbours", (n_items, n_items))
+        by_items = ItemKNN(_csr(tensors, "neighbours", (n_items, n_items)))
     else:
         constant = Constant(fallback)
         return constant, constant

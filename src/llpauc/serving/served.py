@@ -89,11 +89,10 @@ class Served:
 
     @staticmethod
     def of(run: str, recommender: Recommender) -> Served:
-        fitted = recommender.fitted
-        assert fitted is not None
+        fitted = recommender.require_fitted()
         return Served(
             run, recommender, fitted, Ids.of(fitted.user_ids), Ids.of(fitted.item_ids),
-            shared_columns(fitted), _units(recommender, fitted),
+            shared_columns(fitted), recommender.item_units(),
         )  # fmt: skip
 
     @property
@@ -172,21 +171,9 @@ def load_served(folder: Path) -> Served:
 
 
 def _check_finite(recommender: Recommender) -> None:
-    assert recommender.fitted is not None
-    for name, values in recommender.fitted.tensors().items():
+    for name, values in recommender.require_fitted().tensors().items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InputError(f"the run's {name} are not all finite: it has diverged; train anew")
-
-
-def _units(recommender: Recommender, fitted: Fitted) -> Scores | None:
-    """What `Recommender.similar_items` makes anew each time."""
-    if not isinstance(fitted.scorer, FactorScorer):
-        return None
-    vectors = fitted.scorer.item_vectors
-    if recommender.fitted_params.get("item_bias"):
-        vectors = vectors[:, :-1]
-    units: Scores = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return units
 
 
 def _warm_up(served: Served) -> None:

@@ -33,9 +33,8 @@ def deliver(outcome: Outcome, folder: Path, *, k: int, data: str) -> int:
         champion = outcome.finish.champion
         known = {"valid": champion.entry.valid, "test": champion.result.summary()}
     outcome.delivered.save(folder / "run", data=data, **known)
-    assert outcome.delivered.fitted is not None
     path = folder / "recommendations.parquet"
-    return write_recommendations(outcome.delivered.fitted, path, Wanted(k)).rows
+    return write_recommendations(outcome.delivered.require_fitted(), path, Wanted(k)).rows
 
 
 def write_report(facts: Facts, folder: Path) -> None:

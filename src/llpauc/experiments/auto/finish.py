@@ -129,6 +129,5 @@ def fit_on(
 
 def _with_histories(recommender: Recommender, seen: Interactions) -> Recommender:
     """Nobody is recommended what they have, even where the model has not learnt from it."""
-    assert recommender.fitted is not None
-    recommender.fitted = dataclasses.replace(recommender.fitted, histories=seen.matrix)
+    recommender.fitted = dataclasses.replace(recommender.require_fitted(), histories=seen.matrix)
     return recommender
