@@ -33,6 +33,8 @@ from llpauc.readers import FORMATS
 from llpauc.recommend import Recommender
 from llpauc.recommend.plan import MODELS
 from llpauc.sampling import SAMPLERS
+from llpauc.training import Diverged
+from llpauc.training.engine import CpuEngine
 
 LLPAUC = Path(sys.executable).with_name("llpauc")
 ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
@@ -807,14 +809,41 @@ def test_a_full_disk_leaves_no_half_and_says_so(own_folder):
     assert list(Path("out").iterdir()) == []
 
 
-def test_divergence_is_a_failure_that_keeps_the_run(own_folder, events):
+def test_divergence_in_the_first_epoch_leaves_no_run(own_folder, events):
     told = process("train", events, "--lr", "1e30", "--epochs", "2", "--out", "run")
     assert told.returncode == 1
     said = Outcome(1, told.stdout, told.stderr).error
     assert "diverged in epoch 1" in said
     assert "learning rate (1e+30) is too high" in said
-    ids, _ = Recommender.load("run").recommend(["007"], k=3)
-    assert ids.shape == (1, 3)
+    assert not Path("run").exists()
+
+
+def test_divergence_later_leaves_the_run_that_is_there(run, own_folder, events, monkeypatch):
+    assert run("train", events, "--epochs", "1", "--out", "run").code == 0
+    whole = Path("run/manifest.json").read_bytes()
+    step = CpuEngine.step
+
+    def broken(self, batch):
+        if batch.step == 8:
+            raise Diverged("as if")
+        return step(self, batch)
+
+    monkeypatch.setattr(CpuEngine, "step", broken)
+    told = run("train", events, "--epochs", "9", "--batch-size", "128", "--out", "run")
+    assert told.code == 1
+    assert "diverged in epoch 3" in told.error
+    assert "what was learnt before is in run-diverged" in told.err
+    assert Path("run/manifest.json").read_bytes() == whole
+    assert Recommender.load("run-diverged").recommend(["007"], k=3)[0].shape == (1, 3)
+
+
+def test_a_recipe_takes_another_loss_and_refuses_a_baseline(run, events):
+    told = run("train", events, "--recipe", "settled", "--loss", "sl", "--dry-run", "--json")
+    assert told.code == 0
+    assert json.loads(told.out)["loss"] == "sl"
+    assert "alpha" not in json.loads(told.out)
+    told = run("train", events, "--recipe", "auto", "--model", "ease")
+    assert told.error.endswith("a recipe is for models that are trained; ease is not")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

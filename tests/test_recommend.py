@@ -18,16 +18,18 @@ from sklearn.base import clone
 
 from llpauc.errors import InputError
 from llpauc.interactions import IdMap, Interactions, Split
-from llpauc.losses import LOSSES
+from llpauc.losses import LOSSES, make_loss
 from llpauc.models import BASELINES, Recent
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.models.fold_in import HistoryMap, learn_history_map
+from llpauc.recency import choose_recency
 from llpauc.recommend import Recommender, as_split, outside
 from llpauc.recommend.lists import ListRows, write_lists
 from llpauc.recommend.plan import MODELS, plan
 from llpauc.recommend.recipes import RECIPES, recipe
 from llpauc.training import Diverged
 from llpauc.training import fit as fit_model
+from llpauc.training.engine import CpuEngine
 from tests.data import random_split, score_table
 
 SPLIT = random_split(8, n_users=30, n_items=24, events=500)
@@ -594,6 +596,59 @@ def test_divergence_is_raised_and_the_last_good_weights_are_there(tmp_path):
     assert np.isfinite(scores).all()
     again = Recommender.load(recommender.save(tmp_path / "run"))
     assert again.recommend(USERS, 3)[1].tobytes() == scores.tobytes()
+
+
+def test_a_refit_that_diverges_leaves_what_validation_chose(monkeypatch):
+    step, epochs = CpuEngine.step, []
+
+    def broken(self, batch):
+        if epochs and batch.step == 0:
+            raise Diverged("as if")
+        return step(self, batch)
+
+    monkeypatch.setattr(CpuEngine, "step", broken)
+    whole = Recommender(**QUICK).fit(TRAIN)
+    refitted = Recommender(**QUICK, refit=True)
+    with pytest.raises(Diverged, match="as if"):
+        refitted.fit(TRAIN, on_epoch=epochs.append)
+    np.testing.assert_array_equal(refitted.scorer().user_vectors, whole.scorer().user_vectors)
+
+
+def test_what_a_loss_refuses_is_no_divergence(monkeypatch):
+    def refuse(self, *args, **options):
+        raise InputError("no such setting")
+
+    monkeypatch.setattr(make_loss("bpr").__class__, "value_and_slopes", refuse)
+    with pytest.raises(InputError, match="no such setting"):
+        Recommender(**QUICK | {"loss": "bpr"}).fit(TRAIN)
+
+
+def test_an_empty_validation_part_is_none():
+    empty = Split(TRAIN, TRAIN.take(np.zeros(len(TRAIN), bool)))
+    with_none, without = Recommender(**QUICK).fit(TRAIN), Recommender(**QUICK).fit(empty)
+    assert without.history.validated
+    np.testing.assert_array_equal(with_none.scorer().user_vectors, without.scorer().user_vectors)
+
+
+def test_ages_that_are_half_known_are_refused():
+    timed = dataclasses.replace(TRAIN, timestamps=np.arange(len(TRAIN), dtype=float))
+    some = dataclasses.replace(timed, timestamps=np.where(np.arange(len(TRAIN)) % 2, np.nan, 1.0))
+    for data in (some, Split(timed, TRAIN)):
+        with pytest.raises(InputError, match="half_life wants a time for every event or for none"):
+            Recommender(**QUICK, half_life=5.0).fit(data)
+    mixed = TRAIN.stored_shuffled(TRAIN.matrix)
+    for model in ("mf", "recent"):
+        with pytest.raises(InputError, match="lie in random order"):
+            Recommender(model, half_life=5.0).fit(mixed)
+    assert not choose_recency([mixed]).moves
+
+
+def test_whole_numbers_are_whole_and_seeds_have_an_end():
+    for name, value in (("batch_size", 64.0), ("dimensions", 8.0), ("seed", 1.0)):
+        with pytest.raises(InputError, match=f"{name} must be a whole number"):
+            Recommender(**{name: value})
+    with pytest.raises(InputError, match="seed must be at most 9223372036854775807"):
+        Recommender(seed=2**63)
 
 
 def test_another_model_has_no_history_of_the_one_before(tmp_path):

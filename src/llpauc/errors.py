@@ -7,6 +7,7 @@ line and leaves with exit code 2; anything else is a bug of ours and leaves with
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -61,9 +62,9 @@ def check_at_least(name: str, value: int, least: int) -> int:
     20
     """
     try:
-        fits = not isinstance(value, bool) and int(value) == value and value >= least
-    except (TypeError, ValueError, OverflowError):
-        fits = False
-    if not fits:
+        whole = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        whole = least - 1
+    if whole < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return int(value)
+    return whole

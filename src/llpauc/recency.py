@@ -165,12 +165,13 @@ def choose_recency(parts: Sequence[Interactions], metric: str = METRIC, seed: in
     by = _natural(given)
     on = "the last part before the test"
     if not earlier:
-        cut = _cut_tail(last, by)
+        cut = None if by == "rows" and last.shuffled else _cut_tail(last, by)
         if cut is None:
             return Recency(math.inf, by, metric, {}, "nothing: too few events, or in no order")
         *earlier, last = cut
         on = f"the last {1 / _TAIL:.0%} of the events"
-    ages = event_ages(earlier, by)
+    in_no_order = by == "rows" and any(part.shuffled for part in given)
+    ages = np.zeros(sum(map(len, earlier))) if in_no_order else event_ages(earlier, by)
     values = _forward(earlier, ages, last, metric)
     best = _best(values)
     if not clearly_better(values[best], values[math.inf]) or (
@@ -349,6 +350,21 @@ def _in_blocks(rows: npt.NDArray[np.int32]) -> bool:
     """Whether equal values stand together, and there are equal values."""
     blocks = int(np.count_nonzero(np.diff(rows))) + 1
     return blocks < len(rows) and blocks == len(np.unique(rows))
+
+
+def check_ages_known(parts: Sequence[Interactions]) -> None:
+    """Refuse parts of which only some events have a time, or that have neither time nor order."""
+    events = sum(map(len, parts))
+    timed = sum(int(np.isfinite(p.timestamps).sum()) for p in parts if p.timestamps is not None)
+    if 0 < timed < events:
+        raise InputError(
+            f"half_life wants a time for every event or for none: {timed:,} of {events:,} have one"
+        )
+    if not timed and any(part.shuffled for part in parts):
+        raise InputError(
+            "half_life wants times: prepared data without them lie in random order, so that no"
+            " event is older than another"
+        )
 
 
 def _natural(parts: Sequence[Interactions]) -> By:

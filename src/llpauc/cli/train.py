@@ -109,17 +109,20 @@ def _plan(
 ) -> _Work:
     """Refuse what cannot be done before any work is; then read the data."""
     from llpauc.artifacts import check_replaceable
-    from llpauc.errors import choose
+    from llpauc.errors import InputError, choose
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric, split_names
+    from llpauc.models import BASELINES
     from llpauc.recommend import as_split
-    from llpauc.recommend.recipes import RECIPES
+    from llpauc.recommend.recipes import RECIPES, with_loss
     from llpauc.tracking import check_trackers
 
     given = options.given() | {"hold_out": hold_out, **({"refit": True} if refit else {})}
     recommender = _recommender(given, seed)  # says at once what is wrong with it
     if recipe is not None:
         choose(RECIPES, recipe, "recipe")
+        if recommender.model in BASELINES:
+            raise InputError(f"a recipe is for models that are trained; {recommender.model} is not")
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     check_folder(out)
     check_replaceable(out)
@@ -131,7 +134,10 @@ def _plan(
     data = table.load(path)
     split = data if isinstance(data, Split) else as_split(data.interactions)
     if recipe is not None:
-        recommender = _recommender(RECIPES[recipe](split.train, split.valid) | given, seed)
+        start = RECIPES[recipe](split.train, split.valid)
+        if given.get("loss", start["loss"]) != start["loss"]:
+            start = with_loss(start, given["loss"])
+        recommender = _recommender(start | given, seed)
     return _Work(recommender, split, wanted, places, checkpoint)
 
 
@@ -152,15 +158,24 @@ def _train(work: _Work, out: str, path: str, json: bool, ranks: Ranks) -> None:
     from llpauc.training.checkpoint import opened
 
     recommender, split = work.recommender, work.split
-    trouble, measured = None, None
+    trouble, measured, learnt = None, None, False
     with (
         opened(None if recommender.model in BASELINES else work.checkpoint) as kept,
         tracking(work.places if ranks.first else {}, _settings(recommender), note) as tracked,
     ):
         with _training_progress(recommender, split, tracked.epoch) as (on_batch, on_epoch):
+
+            def after_epoch(epoch: Epoch) -> None:
+                nonlocal learnt
+                learnt = True
+                on_epoch(epoch)
+
             try:
-                recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch, checkpoint=kept)
+                recommender.fit(split, on_batch=on_batch, on_epoch=after_epoch, checkpoint=kept)
             except Diverged as error:
+                if not learnt:  # the starting vectors are no run
+                    tracked.failed(error)
+                    raise
                 trouble = error
         history = recommender.history
         interrupted = history is not None and history.signal is not None
@@ -169,14 +184,15 @@ def _train(work: _Work, out: str, path: str, json: bool, ranks: Ranks) -> None:
             and recommender.hold_out
         ):  # fmt: skip
             note("too few events to hold any out: all epochs ran, none was chosen by validation")
-        if interrupted and (Path(out) / MANIFEST).exists():
-            out = f"{out}-interrupted"  # half a run does not replace a whole one
+        half = "interrupted" if interrupted else "diverged" if trouble is not None else None
+        if half is not None and (Path(out) / MANIFEST).exists():
+            out = f"{out}-{half}"  # half a run does not replace a whole one
         elif (Path(out) / MANIFEST).exists():
             note(f"replacing the run in {out}")
         try:
             if split.test is None:
                 note("no test part, so nothing is measured; llpauc data split makes one")
-            elif not interrupted:
+            elif half is None:
                 measured = _measure(recommender, split, work.metrics, ranks)
         finally:  # an impatient second Ctrl-C must not cost the run
             if ranks.first:
@@ -193,6 +209,7 @@ def _train(work: _Work, out: str, path: str, json: bool, ranks: Ranks) -> None:
     if ranks.first:
         _report(recommender, measured, out, json)
     if trouble is not None:
+        note(f"what was learnt before is in {out}")
         raise trouble
     if history is not None and history.signal is not None:
         raise SystemExit(128 + history.signal)

@@ -292,12 +292,16 @@ def check_finite(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> None:
     )
 
 
+class BrokenScoresError(InputError):
+    """Scores that are no numbers: what training takes for divergence."""
+
+
 def refuse_broken(pos_broken: int, neg_broken: int) -> None:
     """The error for so many NaN or infinite scores, if there are any."""
     counts = {"pos_scores": pos_broken, "neg_scores": neg_broken}
     if any(counts.values()):
         names = listing(f"{n} of {name}" for name, n in counts.items() if n)
-        raise InputError(
+        raise BrokenScoresError(
             f"{names} are NaN or infinite; look at the model's weights, or lower the learning rate"
         )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from llpauc.errors import InputError, check_at_least
+from llpauc.errors import check_at_least
 from llpauc.losses.interface import (
     Context,
     Loss,
@@ -43,17 +43,17 @@ def dns_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, hardest: i
 
         mean over the M largest s_j of softplus(s_j - s_i)
 
-    A row with fewer than M that count takes those it has.
+    A row with fewer than M that count, or a batch with fewer than M, takes those there are.
 
     Args:
-        hardest: M, from 1 to N.
+        hardest: M, at least 1.
 
     Reference: Shi et al., On the theories behind hard negative sampling, WWW 2023.
 
     >>> dns_loss(torch.tensor([1.0]), torch.tensor([[1.0, -9.0]]), hardest=1)
     tensor(0.6931)
     """
-    top = lowest_where_masked(neg.detach(), mask).topk(hardest, dim=1).indices
+    top = lowest_where_masked(neg.detach(), mask).topk(min(hardest, neg.shape[1]), dim=1).indices
     counted = None if mask is None else mask.gather(1, top)
     return bpr_loss(pos, neg.gather(1, top), counted)
 
@@ -114,10 +114,6 @@ class DNSLoss(Loss):
         self.hardest = check_at_least("hardest", hardest, 1)
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        if self.hardest > neg.shape[1]:
-            raise InputError(
-                f"hardest must be at most the {neg.shape[1]} negatives given, got {self.hardest}"
-            )
         return dns_loss(pos, neg, mask, hardest=self.hardest)
 
 

@@ -13,6 +13,7 @@ PARTIAL_AUC_SHARES: dict[str, tuple[str, ...]] = {
     "opauc": ("beta",),
     "llpauc": ("alpha", "beta"),
 }
+_RANK_DIGITS = 9
 METRIC_NAMES: tuple[str, ...] = (
     *(f"{family}@K" for family in TOPK_METRICS),
     *(
@@ -71,6 +72,8 @@ def parse_metric(name: str) -> Metric:
             raise InputError(
                 f"the rank in {name!r} must be a whole number of at least 1, as in {family}@20"
             )
+        if len(rank) > _RANK_DIGITS:
+            raise InputError(f"the rank in {name!r} has more than {_RANK_DIGITS} digits")
         return Metric(family, k=int(rank))
     if family in PARTIAL_AUC_SHARES and rank is None:
         wanted = PARTIAL_AUC_SHARES[family]

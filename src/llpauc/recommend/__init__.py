@@ -28,7 +28,7 @@ from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.models.scorer import ByHistory, Constant, FactorScorer, Scorer, Scores, item_counts
 from llpauc.readers import Reading, read_interactions
 from llpauc.readers import load as load_file
-from llpauc.recency import choose_recency
+from llpauc.recency import check_ages_known, choose_recency
 from llpauc.recommend.fitted import Fitted, held_out_of
 from llpauc.recommend.plan import MODELS, Plan, check_baseline, plan
 from llpauc.recommend.training import Training, train
@@ -43,6 +43,7 @@ from llpauc.recommend.update import (
 )
 from llpauc.splits import hold_out
 from llpauc.training import Checkpointing, Checkpoints, Epoch, History
+from llpauc.training.loop import without_empty_valid
 
 
 class Recommender:
@@ -136,7 +137,9 @@ class Recommender:
 
         With `shard`, of several processes the first one is fitted, the others stay unfitted.
         """
-        split = as_split(data, valid)
+        split = without_empty_valid(as_split(data, valid))
+        if self.parameters.get("half_life") is not None:
+            check_ages_known(before(split, "test"))
         parts = before(split, "test", "all" if self.refit else "train")
         if self.model in BASELINES:
             given = {name: value for name, value in self.parameters.items() if value is not None}

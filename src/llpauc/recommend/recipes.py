@@ -87,7 +87,9 @@ def moving(
 ) -> dict[str, Any]:
     """MF on top of recent popularity: an item bias that starts there, events drawn by their age."""
     if half_life is None:
-        half_life = choose_recency([train] if valid is None else [train, valid]).half_life
+        found = choose_recency([train] if valid is None else [train, valid])
+        # Training weighs events by time or by rows: an age in parts says nothing within one.
+        half_life = math.inf if found.by == "parts" else found.half_life
     return {
         "model": "mf",
         "loss": "llpauc",

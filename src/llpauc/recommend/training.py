@@ -96,7 +96,11 @@ def _train(
         return model, split, history
     everything = Split(seen, test=split.test)
     fit = dataclasses.replace(training.plan.fit, epochs=history.best_epoch)
-    second = dataclasses.replace(training, plan=dataclasses.replace(training.plan, fit=fit))
+    second = dataclasses.replace(
+        training,
+        plan=dataclasses.replace(training.plan, fit=fit),
+        on_trouble=lambda *_: training.on_trouble(model, split),  # what validation chose is better
+    )
     stage = None
     if kept is not None:
         weights = arrays(dict(model.named_parameters()))

@@ -14,9 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llpauc.errors import InputError
 from llpauc.interactions import Interactions, Rows
-from llpauc.losses.interface import Context, Loss
+from llpauc.losses.interface import BrokenScoresError, Context, Loss
 from llpauc.losses.minimax import attach, minimax_parameter_groups
 from llpauc.models.embedding import EmbeddingModel
 from llpauc.models.sharded import ShardedMF
@@ -305,7 +304,7 @@ class TorchEngine:
     ) -> float:
         try:
             value = self.loss(pos, neg, keep, context=context)
-        except InputError as error:
+        except BrokenScoresError as error:
             raise Diverged(str(error)) from None
         value.backward()
         return finite(value.item())
@@ -328,6 +327,8 @@ class TorchEngine:
 
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
         for place, parameter in enumerate(self._parameters()):
+            if not any(name.startswith(f"{place}.") for name in state):
+                continue  # it has had no gradient yet: the threshold of a share of 1 never has
             saved = {name: torch.from_numpy(state[f"{place}.{name}"].copy()) for name in _MOMENTS}
             if any(value.shape != parameter.shape for value in saved.values()):
                 raise ValueError(f"the moments of parameter {place} have another shape")

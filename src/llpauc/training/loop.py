@@ -93,6 +93,7 @@ def fit_stage(
     """`fit`, one among others that share a folder of checkpoints."""
     check_feasible(split.train, model.options.dimensions, options)
     check_device(options.device)
+    split = without_empty_valid(split)
     run = _Run(model, loss, split, options, stage, current())
     if stage is not None and stage.found is not None:
         run.restore(stage.found)
@@ -128,6 +129,12 @@ def fit_stage(
     collisions = collision_rate(run.sampler, split.train)
     asked = stop.signal or (signal.SIGTERM if stopped == "interrupted" else None)
     return History(epochs, progress.best_epoch or len(epochs), collisions, stopped, asked)
+
+
+def without_empty_valid(split: Split) -> Split:
+    """An empty validation part chooses nothing, as none."""
+    empty = split.valid is not None and not len(split.valid)
+    return dataclasses.replace(split, valid=None) if empty else split
 
 
 def _why_over(progress: Progress, options: FitOptions) -> str | None:
@@ -316,7 +323,8 @@ def check_feasible(train: Interactions, dimensions: int, options: FitOptions) ->
         tables //= current().size
     columns = options.negatives
     if SAMPLERS[options.sampler].shape == "shared":
-        columns = train.n_items if options.sampler == "all" else min(columns, train.n_items)
+        drawn = {"all": train.n_items, "in-batch": options.batch_size}
+        columns = min(drawn.get(options.sampler, columns), train.n_items)
     # Weights, Adam's two moments and the best weights; scores and gradients of a batch, and what is
     # made ahead for the next ones.
     needed = tables * 4 + options.batch_size * columns * 4 * 15

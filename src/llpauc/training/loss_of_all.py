@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llpauc.errors import InputError
-from llpauc.losses.interface import Context, Loss
+from llpauc.losses.interface import BrokenScoresError, Context, Loss
 from llpauc.ranks import Ranks
 from llpauc.training.history import Diverged
 
@@ -68,7 +67,7 @@ def _value_and_slopes(loss: Loss, scored: Scored) -> tuple[float, Tensor, Tensor
     pos, neg, keep, context = scored
     try:  # the loss looks at its scores
         value, of_pos, of_neg = loss.value_and_slopes(pos, neg, keep, context=context)
-    except InputError as error:
+    except BrokenScoresError as error:
         raise Diverged(str(error)) from None
     return finite(value), of_pos, of_neg
 

@@ -11,6 +11,8 @@ from llpauc.metrics import parse_metric
 from llpauc.optim import AdamOptions
 from llpauc.sampling import SAMPLERS
 
+_MOST_SEED = 2**63 - 1  # torch takes no more
+
 
 @dataclass(frozen=True)
 class FitOptions:
@@ -53,7 +55,8 @@ class FitOptions:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "negatives", "valid_every", "patience", "share"):
             check_at_least(name, getattr(self, name), 1)
-        check_at_least("seed", self.seed, 0)
+        if check_at_least("seed", self.seed, 0) > _MOST_SEED:
+            raise InputError(f"seed must be at most {_MOST_SEED}, got {self.seed!r}")
         if self.half_life is not None and not 0 < self.half_life < math.inf:
             raise InputError(f"half_life must be above 0, got {self.half_life!r}")
         if self.shard and self.device != "cpu":

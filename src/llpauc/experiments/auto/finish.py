@@ -6,12 +6,14 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
+from llpauc.errors import InputError
 from llpauc.evaluation import Evaluation, evaluate
 from llpauc.experiments.auto.contest import SAFETY, TEST_USERS, Contest, Entry, reserve
 from llpauc.experiments.auto.plan import some_users
 from llpauc.histories import join
 from llpauc.interactions import Interactions, Split
 from llpauc.recommend import Recommender
+from llpauc.training import Diverged
 
 METRICS = ("ndcg@20", "recall@20", "hit@20")
 _OVER = 1.05  # of the budget: then the last fit is given up
@@ -50,6 +52,9 @@ class Finish:
         return self.finalists[0]
 
 
+_TROUBLE = (Diverged, InputError, MemoryError)  # with more events than in the contest
+
+
 class Late(Exception):
     """A fit that can be done without has no time left."""
 
@@ -67,7 +72,7 @@ def finish(contest: Contest) -> Finish:
     trained = contest.best_trained
     if trained is not None and trained is not winner and _fits(contest, winner, trained):
         others.append(trained)
-    finalists = []
+    finalists: list[Finalist] = []
     for entry in (winner, *others):
         contest.hear.status(f"testing {entry.candidate.name}")
         # The best trained model beside a baseline that has won can be done without.
@@ -78,8 +83,17 @@ def finish(contest: Contest) -> Finish:
             fitted = fit_on(entry, [split.train, split.valid], contest, until)
         except Late:
             continue
+        except _TROUBLE as error:
+            contest.left_out[entry.candidate.name] = f"it could not be fitted again: {error}"
+            continue
         result = evaluate(fitted.scorer(), test, metrics=METRICS)
         finalists.append(Finalist(entry, fitted, result))
+    if not finalists:
+        raise InputError("no method could be fitted on train and valid together")
+    if finalists[0].entry is not winner:  # the next best by validation takes its place
+        finalists.sort(key=lambda finalist: -finalist.entry.value)
+        contest.hear.line(f"{winner.candidate.name} could not be fitted again for the test")
+        winner = finalists[0].entry
     contest.hear.line(
         f"{contest.budget.passed:6.0f} s  test read, once: {len(finalists)} methods on"
         f" {len(finalists[0].result.users):,} users"
@@ -88,7 +102,7 @@ def finish(contest: Contest) -> Finish:
     parts = [split.train, split.valid, split.test]
     try:
         delivered, whole = fit_on(winner, parts, contest, _OVER * contest.budget.seconds), True
-    except Late:
+    except (Late, *_TROUBLE):
         delivered, whole = _with_histories(finalists[0].recommender, join(parts)), False
     return Finish(winner, tuple(finalists), test, delivered, whole)
 
@@ -120,10 +134,8 @@ def fit_on(
         Split(join(parts)), on_batch=on_batch, on_epoch=lambda epoch: on_batch(0)
     )
     if made.history is not None and made.history.signal is not None:
-        if until < math.inf:
-            contest.stop.signal = made.history.signal
-            raise Late
-        raise KeyboardInterrupt
+        contest.stop.signal = made.history.signal
+        raise Late
     return made
 
 
