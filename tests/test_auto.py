@@ -27,6 +27,7 @@ from llpauc.interactions import Interactions, Split
 from llpauc.models import Popularity
 from llpauc.recency import Recency
 from llpauc.recommend import Recommender, recipes
+from llpauc.training import Diverged
 from llpauc.training.interrupt import StopRequest
 from tests.data import random_split, taste_split
 
@@ -217,6 +218,26 @@ def test_the_last_fit_is_given_up_when_time_is_out_and_nobody_gets_what_they_hav
     outcome = running.run(split, budget, hear=Listener(status=status))
     assert not outcome.finish.winner.candidate.is_baseline
     assert not outcome.finish.on_everything
+    assert no_list_holds_what_its_user_has(outcome, split)
+
+
+def test_a_winner_that_cannot_be_fitted_again_leaves_its_place_to_the_next(monkeypatch):
+    monkeypatch.setattr(running, "search", lambda contest: None)
+    real_fit, fitted = finish.fit_on, []
+
+    def fit_on(entry, *rest):
+        fitted.append(entry)
+        if len(fitted) == 1:
+            raise Diverged("as if")
+        return real_fit(entry, *rest)
+
+    monkeypatch.setattr(finish, "fit_on", fit_on)
+    split = taste_split()
+    outcome = running.run(split, ticking(1e6))
+    first = fitted[0]
+    assert outcome.finish.winner is not first
+    assert outcome.finish.winner.value == max(f.entry.value for f in outcome.finish.finalists)
+    assert "as if" in outcome.contest.left_out[first.candidate.name]
     assert no_list_holds_what_its_user_has(outcome, split)
 
 

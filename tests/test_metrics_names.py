@@ -89,3 +89,8 @@ def test_refuses(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         parse_metric(name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_rank_has_an_end():
+    with pytest.raises(InputError, match="more than 9 digits"):
+        parse_metric("ndcg@99999999999999999999")

@@ -31,6 +31,7 @@ from llpauc.recency import (
     recent_counts,
 )
 from llpauc.recommend import Recommender
+from llpauc.recommend.recipes import recipe
 from llpauc.splits import split_temporal
 from tests.data import random_split, real
 
@@ -245,6 +246,12 @@ def test_the_order_of_parts_serves_where_rows_are_in_no_order():
     np.testing.assert_array_equal(
         Recent(parts[0], chosen.half_life, chosen.by).scores, Popularity(parts[0]).scores
     )
+
+
+def test_an_age_in_parts_is_no_age_of_events():
+    train, valid = (shuffled(part) for part in before(MOVING, "test"))
+    assert choose_recency([train, valid]).by == "parts"
+    assert recipe("moving", train, valid)["half_life"] is None
 
 
 def test_each_half_of_the_last_part_is_told_by_the_other():

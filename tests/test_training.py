@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from contextlib import closing
 
@@ -13,12 +14,12 @@ import torch
 
 from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
-from llpauc.interactions import Interactions, Split
-from llpauc.losses import LOSSES, make_loss
+from llpauc.interactions import IdMap, Interactions, Split
+from llpauc.losses import LOSSES, LLPAUCLoss, OPAUCLoss, make_loss
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.optim import AdamOptions
 from llpauc.sampling import make_sampler
-from llpauc.training import Diverged, FitOptions, fit
+from llpauc.training import Diverged, FitOptions, check_feasible, fit
 from llpauc.training.batches import Indexer, batches
 from llpauc.training.engine import CpuEngine, TorchEngine
 from tests.data import random_split
@@ -87,6 +88,28 @@ def test_the_kernels_do_what_plain_torch_does(model, loss, sampler, score, bias)
         np.testing.assert_allclose(ours, theirs, atol=2e-3)
     for name, value in kernels[3].items():
         assert value.item() == pytest.approx(plain[3][name].item(), abs=1e-3), name
+
+
+@pytest.mark.parametrize("loss", [OPAUCLoss(0.1), LLPAUCLoss(0.7, 1.0)])
+def test_a_threshold_without_a_gradient_is_no_trouble_to_a_checkpoint(loss):
+    """A share of 1 selects all: plain torch then has no moments for its threshold."""
+    loss.settings = loss.settings._replace(sharpness=math.inf)  # past the kernel, as on a GPU
+    sampler = make_sampler("uniform", SPLIT.train, 5, 0)
+    model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=4), 1)
+    engine, other = (TorchEngine(model, loss, sampler, AdamOptions(lr=0.01)) for _ in range(2))
+    rows = np.arange(24)
+    engine.step(engine.prepare(0, SPLIT.train.users[rows], SPLIT.train.items[rows]))
+    other.load_state(engine.state())
+    for name, value in engine.state().items():
+        np.testing.assert_array_equal(other.state()[name], value)
+
+
+def test_in_batch_negatives_are_counted_as_such():
+    options = FitOptions(batch_size=10_000_000, sampler="in-batch", negatives=1)
+    one = np.zeros(1, np.int32)
+    many = Interactions(one, one, IdMap.of(["a"]), IdMap.of(range(10**6)))
+    with pytest.raises(InputError, match=r"training needs about [\d.]+ GB"):
+        check_feasible(many, 8, options)
 
 
 def test_weight_decay_leaves_items_outside_the_batch_alone():
