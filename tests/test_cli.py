@@ -386,7 +386,10 @@ BAD_OPTIONS = [
     (["data", "split", "EVENTS", "out", "--how", "luck"], ["--how: choose one of"]),
     (["data", "split", "COLD", "out"], ["is split already into train, test; name one file"]),
     (["recommend", "RUN", "-k", "0"], ["--k", "'0'"]),
-    (["recommend", "RUN", "--items", "ghost"], ["unknown item ids: ghost"]),
+    (["recommend", "RUN", "--items", "ghost"], ["--items names no item of the run", "'ghost'"]),
+    (["evaluate", "RUN"], ["is a run, not data"]),
+    (["data", "verify", "EVENTS"], ["is no prepared data: it is a file"]),
+    (["trian"], ["unknown command 'trian'", "did you mean train?"]),
     (["recommend", "RUN", "--items", ","], ["--items ','", "give an id"]),
     (["recommend", "RUN", "--users", ""], ["--users ''", "give an id"]),
     (["recommend", "RUN", "--users", "7", "--items", "1"], ["give one of them"]),
@@ -835,6 +838,34 @@ def test_divergence_later_leaves_the_run_that_is_there(run, own_folder, events, 
     assert "what was learnt before is in run-diverged" in told.err
     assert Path("run/manifest.json").read_bytes() == whole
     assert Recommender.load("run-diverged").recommend(["007"], k=3)[0].shape == (1, 3)
+
+
+def test_ids_with_commas_and_items_nobody_knows(run, own_folder):
+    table = own_folder / "odd.csv"
+    people = [("a,b", i) for i in range(6)] + [("c", i) for i in range(3, 9)]
+    rows = "".join(f'"{user}",i{item}\n' for user, item in people)
+    table.write_text(f"user,item\n{rows}", encoding="utf-8")
+    assert run("train", table, "--epochs", "1", "--out", "odd").code == 0
+    told = run("recommend", "odd", "--users", "a,b", "--json")
+    assert {row["user"] for row in json.loads(told.out)} == {"a,b"}
+    told = run("recommend", "odd", "--items", "i1,ghost", "-k", "3", "--json")
+    assert told.code == 0
+    assert "unknown items in --items: 1 of 2" in told.err
+
+
+def test_a_run_that_knows_nobody_of_the_data_is_measured(run, own_folder, trained):
+    table = own_folder / "others.csv"
+    rows = "".join(f"new{user},thing{(user + i) % 9}\n" for user in range(9) for i in range(6))
+    table.write_text(f"user,item\n{rows}", encoding="utf-8")
+    told = run("evaluate", table, "--models", "popularity", "--runs", trained, "--json")
+    assert told.code == 0
+    assert len(json.loads(told.out)["results"]) == 2
+
+
+def test_a_model_below_popularity_is_told(run, events):
+    assert run("data", "split", events, "parts").code == 0
+    told = run("train", "parts", "--epochs", "1", "--lr", "1e-9", "--cold", "random")
+    assert "mf is below popularity in ndcg@20; try --recipe auto" in told.err
 
 
 def test_a_recipe_takes_another_loss_and_refuses_a_baseline(run, events):

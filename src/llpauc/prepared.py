@@ -83,7 +83,8 @@ _IDS = ("users", "items")
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, whole and of this format, or an error that says which it is not."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: there is no such folder; check the path")
+        why = "it is a file" if folder.exists() else "there is no such folder"
+        raise InputError(f"{folder} is no prepared data: {why}; check the path")
     path = folder / MANIFEST
     if not path.exists():
         raise InputError(f"{folder} is no prepared data: it has no {MANIFEST}; {_AGAIN}")

@@ -51,7 +51,6 @@ def auto(
             last events), random, or auto: by time where there are times
         json: print the outcome as JSON
     """
-    begun = time.monotonic()
     from pathlib import Path
 
     from llpauc.artifacts import check_replaceable
@@ -60,7 +59,7 @@ def auto(
     from llpauc.experiments.tuning import parse_budget
     from llpauc.interactions import Split
 
-    seconds = parse_budget(budget)
+    begun, seconds = time.monotonic(), parse_budget(budget)
     check_folder(out)
     check_replaceable(Path(out) / "run")
     data = table.load(path)

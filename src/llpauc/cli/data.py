@@ -147,7 +147,7 @@ def prepare(
 
     Args:
         files: one or several files of interactions: tables of text, gzipped or not, or Parquet
-        out: the prepared folder; space for about five times its size is needed beside it
+        out: the prepared folder; space for about four times its size is needed beside it
         memory: what DuckDB may take; the program itself needs about half a gigabyte more
         held_out_users: hold out events of so many users only, drawn at random
         json: print the counts as JSON

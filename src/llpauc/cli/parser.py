@@ -16,6 +16,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -122,12 +123,13 @@ def find(group: Group, words: Sequence[str], prog: str) -> tuple[Command, Parser
     Only the parser of the command that was asked for is built, so the rest costs nothing.
     """
     name = words[0] if words else "--help"
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "help"):
         print(_overview(group, prog))
         raise SystemExit(0)
     if name not in group.commands:
-        known = listing(group.commands)
-        print(f"{prog}: error: unknown command {name!r}; choose one of: {known}", file=sys.stderr)
+        near = get_close_matches(name, group.commands, n=1)
+        known = f"did you mean {near[0]}?" if near else f"choose one of: {listing(group.commands)}"
+        print(f"{prog}: error: unknown command {name!r}; {known}", file=sys.stderr)
         raise SystemExit(2)
     found, rest = group.commands[name], list(words[1:])
     if isinstance(found, Group):

@@ -11,6 +11,7 @@ from llpauc.cli.parser import Count, Positive
 from llpauc.cli.room import check_room
 
 if TYPE_CHECKING:
+    from llpauc.interactions import IdMap
     from llpauc.recommend.fitted import Fitted
     from llpauc.recommend.lists import People, Wanted
 
@@ -71,11 +72,14 @@ def recommend(
         kind_of(out)
     check_room(run)
     fitted = Recommender.load(run).require_fitted()
+    given = _one_id_with_commas(fitted.user_ids, users, given)
+    has = _one_id_with_commas(fitted.item_ids, items, has)
     rows = {option: _known_items(fitted, option, ids) for option, ids in chosen.items()}
     hidden = hide(len(fitted.item_ids), rows["--allow"], rows["--deny"])
     wanted = Wanted(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb)
     if has is not None:
-        ranked = fitted.rank_histories(fitted.history(has), wanted.k, not seen, hidden)
+        known = fitted.item_ids.outside(_known_items(fitted, "--items", has))
+        ranked = fitted.rank_histories(fitted.history(known), wanted.k, not seen, hidden)
         _show(fitted, ["new"], *ranked, out, json)
         return
     people = People.all_of(fitted) if given is None else People.given(fitted, given)
@@ -195,6 +199,12 @@ def _known_items(fitted: Fitted, option: str, ids: list[Any] | None) -> Any:
     if unknown:
         note(f"unknown items in {option}: {unknown:,} of {len(rows):,}; they are passed over")
     return rows[rows >= 0]
+
+
+def _one_id_with_commas(known: IdMap, text: str | None, ids: list[Any] | None) -> list[Any] | None:
+    """The text itself where that is an id of the run, commas and all; else what it was cut into."""
+    whole = text is not None and "," in text and known.rows([text])[0] >= 0
+    return [text] if whole else ids
 
 
 def _ids(text: str, option: str, role: str) -> list[Any]:

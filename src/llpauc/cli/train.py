@@ -60,6 +60,7 @@ def train(
         dry_run: read the data, say what would be done, and stop
         json: print the outcome as JSON
     """
+    from llpauc.artifacts import MANIFEST
     from llpauc.ranks import joined
 
     with joined() as ranks:
@@ -74,6 +75,8 @@ def train(
         note(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
         if ranks.size > 1:
             note(f"{ranks.size} processes divide every batch")
+        if (Path(out) / MANIFEST).exists():
+            note(f"the run in {out} will be replaced when this one is whole")
         if dry_run:
             note("dry run: nothing trained, nothing written")
             if json and ranks.first:
@@ -187,8 +190,6 @@ def _train(work: _Work, out: str, path: str, json: bool, ranks: Ranks) -> None:
         half = "interrupted" if interrupted else "diverged" if trouble is not None else None
         if half is not None and (Path(out) / MANIFEST).exists():
             out = f"{out}-{half}"  # half a run does not replace a whole one
-        elif (Path(out) / MANIFEST).exists():
-            note(f"replacing the run in {out}")
         try:
             if split.test is None:
                 note("no test part, so nothing is measured; llpauc data split makes one")
@@ -311,4 +312,13 @@ def _report(recommender: Recommender, measured: Any, out: str, json: bool) -> No
             ],
             left=2,
         )
+        _say_if_below_popularity(recommender, measured)
     note(f"next: {command_name()} recommend {quote(out)} --out recommendations.tsv")
+
+
+def _say_if_below_popularity(recommender: Recommender, measured: dict[str, Any]) -> None:
+    own, popular = (measured[name]["all"] for name in (recommender.model, "popularity"))
+    below = [name for name in own if name != "users" and own[name] < popular[name]]
+    if below:
+        hint = "" if recommender.parameters.get("start") else "; try --recipe auto"
+        note(f"{recommender.model} is below popularity in {', '.join(below)}{hint}")

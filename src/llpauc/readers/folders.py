@@ -42,6 +42,11 @@ def load(path: str | Path, **options: Unpack[ReadOptions]) -> Split | Reading:
     if is_prepared(path):
         _refuse(options)
         return open_prepared(path)
+    if (path / "tensors.safetensors").is_file():
+        raise InputError(
+            f"{tidy(str(path))} is a run, not data; give the events here (and llpauc evaluate the"
+            " run as --runs)"
+        )
     if find_parts(path).get("train"):
         return read_split(path, **options)
     return read_interactions(_only_file(path), **options)

@@ -77,7 +77,8 @@ class Fitted:
         users = self.user_ids.rows(events.user_ids.text)[events.users]
         items = self.item_ids.rows(events.item_ids.text)[events.items]
         given = (users >= 0) & (items >= 0)
-        given[given] = np.asarray(self.histories[users[given], items[given]]).ravel() > 0
+        if given.any():  # of no pair at all scipy makes a matrix that is no array
+            given[given] = np.asarray(self.histories[users[given], items[given]]).ravel() > 0
         return given
 
     def rank_rows(

@@ -87,8 +87,9 @@ def _run_baseline(contest: Contest, candidate: Candidate) -> Entry:
 def _refusal(contest: Contest, model: str) -> str:
     """Why a baseline is not begun; "" where it may."""
     seconds = _EXPECTED[model](contest.split) if model in _EXPECTED else 0.0
-    if seconds > _BASELINE_SHARE * max(contest.budget.left, 0.0):
-        return f"it would take about {seconds:.0f} s"
+    left = max(contest.budget.left, 0.0)
+    if seconds > _BASELINE_SHARE * left:
+        return f"it would take about {seconds:.1f} s of the {left:.1f} s left"
     items = contest.split.n_items
     free = available_memory()
     if model == "ease" and free is not None and 3 * 4 * items**2 > free:

@@ -223,9 +223,10 @@ def weaknesses(measures: Measures, winner: str, moving: bool) -> list[str]:
                 " validation chose another. Look at both before you decide."
             )
         elif lead.low <= 0:
+            ahead = f"Its lead over {method}" if lead.mean >= 0 else f"That it is behind {method}"
             told.append(
-                f"Its lead over {method} ({lead.mean:+.4f}, 95 % interval {lead.low:+.4f} to"
-                f" {lead.high:+.4f}) may be chance."
+                f"{ahead} ({lead.mean:+.4f}, 95 % interval {lead.low:+.4f} to {lead.high:+.4f})"
+                " may be chance."
             )
     for group in measures.activity:
         own = group.means[winner]
