@@ -840,6 +840,21 @@ def test_divergence_later_leaves_the_run_that_is_there(run, own_folder, events, 
     assert Recommender.load("run-diverged").recommend(["007"], k=3)[0].shape == (1, 3)
 
 
+def test_low_ratings_are_told_and_dropped_by_every_command(run, own_folder):
+    rows = "".join(f"u{u},i{(u + i) % 9},{1 + i % 5}\n" for u in range(9) for i in range(8))
+    Path("rated.csv").write_text(f"user,item,rating\n{rows}", encoding="utf-8")
+    told = run("train", "rated.csv", "--epochs", "1", "--dry-run", "--json")
+    assert "36 of 72 events are rated below 3 (1 to 5) and count as positives" in told.err
+    assert json.loads(told.out)["events"] == 72
+    told = run("train", "rated.csv", "--epochs", "1", "--min-rating", "3", "--dry-run", "--json")
+    assert json.loads(told.out)["events"] == 36
+    assert "rated below" not in told.err
+    assert run("data", "split", "rated.csv", "parts").code == 0
+    told = run("train", "parts", "--min-rating", "3", "--dry-run", "--json")
+    assert 0 < json.loads(told.out)["events"] < 36
+    assert "rated below" not in run("data", "noise", "rated.csv", "pair", "3").err
+
+
 def test_ids_with_commas_and_items_nobody_knows(run, own_folder):
     table = own_folder / "odd.csv"
     people = [("a,b", i) for i in range(6)] + [("c", i) for i in range(3, 9)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from llpauc.errors import InputError, check_at_least
 from llpauc.interactions import Interactions
+
+_MOST_STEPS = 20  # different ratings; with more they are dwell times, or counts
 
 
 def rated_at_least(data: Interactions, least: float) -> Interactions:
@@ -21,6 +25,31 @@ def rated_at_least(data: Interactions, least: float) -> Interactions:
     if not kept.any():
         raise InputError(f"no event is rated {least:g} or better; the best is {data.ratings.max()}")
     return data.take(kept).compact()
+
+
+class LowRatings(NamedTuple):
+    """How many events are rated below the middle of the scale from `least` to `most`."""
+
+    events: int
+    least: float
+    middle: float
+    most: float
+
+
+def rated_low(data: Interactions) -> LowRatings | None:
+    """Events that their users may not have liked; None where ratings are no scale of a few steps.
+
+    >>> rated_low(Interactions.of(list("abc"), list("xyz"), ratings=[1, 4, 5]))
+    LowRatings(events=1, least=1.0, middle=3.0, most=5.0)
+    """
+    if data.ratings is None or not len(data):
+        return None
+    steps = np.unique(data.ratings)
+    if not 2 < len(steps) <= _MOST_STEPS:
+        return None
+    middle = float(steps[0] + steps[-1]) / 2
+    low = int(np.count_nonzero(data.ratings < middle))
+    return LowRatings(low, float(steps[0]), middle, float(steps[-1])) if low else None
 
 
 def core_mask(data: Interactions, k: int) -> npt.NDArray[np.bool_]:

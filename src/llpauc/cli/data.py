@@ -116,11 +116,11 @@ def noise(
     from llpauc.errors import InputError
     from llpauc.noise import clean_and_noise, write_pair
 
-    if options.min_rating is not None:
+    if table.min_rating is not None:
         raise InputError("--min-rating would drop the noise itself; the threshold marks it")
     check_folder(out)
     pair = clean_and_noise(
-        _single(table, path).interactions, threshold=threshold, split=options.how,
+        _single(table, path, noise=True).interactions, threshold=threshold, split=options.how,
         core=options.k_core, seed=options.seed, **options.shares,
     )  # fmt: skip
     write_pair(pair, out, format=write)
@@ -161,7 +161,7 @@ def prepare(
     with progress(f"preparing {out}"):
         manifest = prepare_files(
             files, out, how=options.how, seed=options.seed, memory=memory,
-            min_rating=options.min_rating, held_out_users=held_out_users, tell=note,
+            min_rating=table.min_rating, held_out_users=held_out_users, tell=note,
             reading=table.reading(), **options.shares,
         )  # fmt: skip
     if json:
@@ -192,11 +192,11 @@ def verify(path: str, *, json: bool = False) -> None:
         print(f"{path}: whole, {len(split.train):,} training events")
 
 
-def _single(table: TableOptions, path: str) -> Reading:
+def _single(table: TableOptions, path: str, *, noise: bool = False) -> Reading:
     from llpauc.errors import InputError
     from llpauc.interactions import Split
 
-    data = table.load(path)
+    data = table.load(path, noise=noise)
     if isinstance(data, Split):
         raise InputError(f"{path}: is split already into {', '.join(data.parts)}; name one file")
     return data

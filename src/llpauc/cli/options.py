@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field
@@ -33,6 +33,7 @@ class TableOptions:
             semicolon, pipe or space
         header: whether the first row holds the names of the columns, "yes" or "no"
         bad_rows: what to do with a row that cannot be read, "error" or "skip" (and count)
+        min_rating: drop events rated lower than this; all that are left count as positives
     """
 
     format: str | None = None
@@ -43,19 +44,22 @@ class TableOptions:
     delimiter: str | None = None
     header: Literal["yes", "no"] | None = None
     bad_rows: Literal["error", "skip"] = "error"
+    min_rating: float | None = None
 
     def reading(self) -> ReadOptions:
         """As the readers take them."""
         header = None if self.header is None else self.header == "yes"
         told: Any = {**asdict(self), "header": header}
+        del told["min_rating"]
         return cast("ReadOptions", told)
 
-    def load(self, path: str, *, least: int = 2) -> Reading | Split:
+    def load(self, path: str, *, least: int = 2, noise: bool = False) -> Reading | Split:
         """Read a file, or a folder of train/valid/test files; guesses go to stderr.
 
         Args:
             path: what to read.
             least: users and items there must be, each. To rank takes two.
+            noise: low ratings are wanted: nothing is said of them.
         """
         from llpauc.errors import InputError
         from llpauc.interactions import Split
@@ -65,6 +69,7 @@ class TableOptions:
             data = load(path, **self.reading())
         for text in data.notes:
             note(text)
+        data = data if noise else self._liked(data)
         found = data.train if isinstance(data, Split) else data.interactions
         for what, ids in (("user", found.user_ids), ("item", found.item_ids)):
             if len(ids) < least:
@@ -73,6 +78,26 @@ class TableOptions:
                     f" is another column the {what}? (--{what} NAME)"
                 )
         return data
+
+    def _liked(self, data: Reading | Split) -> Reading | Split:
+        """Without the events rated too low; where that was not asked for, how many there may be."""
+        from llpauc import filters
+        from llpauc.interactions import Split
+
+        if self.min_rating is None:
+            events = data.train if isinstance(data, Split) else data.interactions
+            if (low := filters.rated_low(events)) is not None:
+                note(
+                    f"{low.events:,} of {len(events):,} events are rated below {low.middle:g}"
+                    f" ({low.least:g} to {low.most:g}) and count as positives; --min-rating drops"
+                    " such events"
+                )
+            return data
+        if isinstance(data, Split):
+            parts = {n: filters.rated_at_least(p, self.min_rating) for n, p in data.parts.items()}
+            return Split.of(**parts, notes=data.notes)
+        liked = filters.rated_at_least(data.interactions, self.min_rating)
+        return replace(data, interactions=liked)
 
 
 @dataclass(frozen=True)
@@ -85,7 +110,6 @@ class SplitOptions:
         test: share of the events for the test
         leave: events each user leaves out for the test, and for validation (leave_k_out)
         k_core: first drop users and items with fewer events than this, until none is left
-        min_rating: first drop events rated lower than this
         seed: same seed, same split
     """
 
@@ -94,7 +118,6 @@ class SplitOptions:
     test: HeldOut = 0.2
     leave: Annotated[int, Field(ge=1)] = 1
     k_core: Annotated[int, Field(ge=1)] = 1
-    min_rating: float | None = None
     seed: Seed = 0
 
     @property
@@ -112,8 +135,6 @@ class SplitOptions:
         if isinstance(data, Split):
             return data
         events = data.interactions
-        if self.min_rating is not None:
-            events = filters.rated_at_least(events, self.min_rating)
         if self.k_core > 1:
             events = filters.k_core(events, self.k_core)
             note(f"{self.k_core}-core: {len(events):,} events left")
