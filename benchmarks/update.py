@@ -28,7 +28,8 @@ from llpauc.evaluation import Evaluation, evaluate
 from llpauc.interactions import Interactions, Split
 from llpauc.models.fold_in import HistoryMap
 from llpauc.models.scorer import FactorScorer, Scorer, Scores
-from llpauc.recommend import Recommender, as_split
+from llpauc.recommend import Recommender
+from llpauc.recommend.sources import as_split
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.update import Arrivals, arrivals
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -168,3 +170,34 @@ def test_progress_counts_every_user_once():
     rank(factors(130, 9), np.arange(130, dtype=np.int32), 3, progress=seen.append)
     assert sum(seen) == 130
     assert len(seen) > 1
+
+
+INTERRUPTED = """
+import threading
+import numpy as np
+from llpauc.models.scorer import FactorScorer
+from llpauc.ranking import rank
+
+real = threading.Thread.start
+
+def start(self):
+    real(self)
+    if self.name.startswith("rank"):
+        raise KeyboardInterrupt  # before the pool has written the thread down
+
+threading.Thread.start = start
+rng = np.random.default_rng(1)
+users, items = (rng.random((n, 4), dtype=np.float32) for n in (2000, 500))
+try:
+    rank(FactorScorer(users, items), np.arange(2000, dtype=np.int32), 5, memory_mb=2, threads=2)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core ranks without threads")
+def test_ctrl_c_while_a_thread_starts_does_not_keep_the_process():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "interrupted\n", done.stderr

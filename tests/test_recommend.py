@@ -23,10 +23,11 @@ from llpauc.models import BASELINES, Recent
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.recency import choose_recency
-from llpauc.recommend import Recommender, as_split, outside
+from llpauc.recommend import Recommender, outside
 from llpauc.recommend.lists import ListRows, write_lists
 from llpauc.recommend.plan import MODELS, plan
 from llpauc.recommend.recipes import RECIPES, recipe
+from llpauc.recommend.sources import as_split
 from llpauc.training import Diverged
 from llpauc.training import fit as fit_model
 from llpauc.training.engine import CpuEngine

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -192,10 +192,18 @@ def _each(work: Callable[[int], int], starts: range, workers: int) -> Iterator[i
     if workers == 1 or len(starts) == 1:  # no thread would be any help
         yield from map(work, starts)
         return
-    jobs = [_pool().submit(work, start) for start in starts]
+    jobs: list[Future[int]] = []
+    pool = _pool()
     try:
+        jobs.extend(pool.submit(work, start) for start in starts)
         for job in jobs:
             yield job.result()
+    except KeyboardInterrupt:
+        # It may have struck between a thread's start and its entry in the pool's books; nobody
+        # would wake that thread at the end, and the process would wait for it. Shutting down does.
+        pool.shutdown(wait=False, cancel_futures=True)
+        _pool.cache_clear()
+        raise
     finally:
         for job in jobs:
             job.cancel()

@@ -116,8 +116,8 @@ def _plan(
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric, split_names
     from llpauc.models import BASELINES
-    from llpauc.recommend import as_split
     from llpauc.recommend.recipes import RECIPES, with_loss
+    from llpauc.recommend.sources import as_split
     from llpauc.tracking import check_trackers
 
     given = options.given() | {"hold_out": hold_out, **({"refit": True} if refit else {})}

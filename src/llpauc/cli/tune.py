@@ -82,7 +82,7 @@ def tune(
     from llpauc.experiments.tuning.workers import Tuning
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric
-    from llpauc.recommend import as_split
+    from llpauc.recommend.sources import as_split
 
     check_installed()
     seconds = float("inf")

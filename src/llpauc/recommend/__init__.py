@@ -26,11 +26,10 @@ from llpauc.models import BASELINES
 from llpauc.models.embedding import EmbeddingModel
 from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.models.scorer import ByHistory, Constant, FactorScorer, Scorer, Scores, item_counts
-from llpauc.readers import Reading, read_interactions
-from llpauc.readers import load as load_file
 from llpauc.recency import check_ages_known, choose_recency
 from llpauc.recommend.fitted import Fitted, held_out_of
 from llpauc.recommend.plan import MODELS, Plan, check_baseline, plan
+from llpauc.recommend.sources import as_split
 from llpauc.recommend.training import Training, train
 from llpauc.recommend.update import (
     EPOCHS,
@@ -329,25 +328,6 @@ class Recommender:
 def _line(epoch: dict[str, Any]) -> str:
     """Sorted: what went through a checkpoint has lost its order, and is to have the same bytes."""
     return json.dumps(epoch, sort_keys=True) + "\n"
-
-
-def as_split(data: Any, valid: Any = None) -> Split:
-    """Whatever `fit` may be given, as a split."""
-    split = data if isinstance(data, Split) else _read(data)
-    if valid is None:
-        return split if isinstance(split, Split) else Split(split)
-    train = split.train if isinstance(split, Split) else split
-    other = _read(valid)
-    return Split.of(train, other.train if isinstance(other, Split) else other)
-
-
-def _read(data: Any) -> Interactions | Split:
-    if isinstance(data, Interactions):
-        return data
-    if isinstance(data, (str, os.PathLike)):
-        read = load_file(Path(data))
-        return read.interactions if isinstance(read, Reading) else read
-    return read_interactions(data).interactions
 
 
 def outside(ids: IdMap, rows: Rows) -> npt.NDArray[Any]:

@@ -1,0 +1,29 @@
+"""Whatever `fit` may be given, as a split."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from llpauc.interactions import Interactions, Split
+from llpauc.readers import Reading, load, read_interactions
+
+
+def as_split(data: Any, valid: Any = None) -> Split:
+    """Whatever `fit` may be given, as a split."""
+    split = data if isinstance(data, Split) else _read(data)
+    if valid is None:
+        return split if isinstance(split, Split) else Split(split)
+    train = split.train if isinstance(split, Split) else split
+    other = _read(valid)
+    return Split.of(train, other.train if isinstance(other, Split) else other)
+
+
+def _read(data: Any) -> Interactions | Split:
+    if isinstance(data, Interactions):
+        return data
+    if isinstance(data, (str, os.PathLike)):
+        read = load(Path(data))
+        return read.interactions if isinstance(read, Reading) else read
+    return read_interactions(data).interactions
