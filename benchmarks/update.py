@@ -29,8 +29,8 @@ from llpauc.interactions import Interactions, Split
 from llpauc.models.fold_in import HistoryMap
 from llpauc.models.scorer import FactorScorer, Scorer, Scores
 from llpauc.recommend import Recommender
-from llpauc.recommend.sources import as_split
 from llpauc.recommend.fitted import Fitted
+from llpauc.recommend.sources import as_split
 from llpauc.recommend.update import Arrivals, arrivals
 
 DATA = Path(os.environ.get("LLPAUC_DATA", Path(__file__).parents[2] / "shared" / "data"))
