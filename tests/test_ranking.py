@@ -173,7 +173,7 @@ def test_progress_counts_every_user_once():
 
 
 INTERRUPTED = """
-import threading
+import os, signal, sys, threading, time
 import numpy as np
 from llpauc.models.scorer import FactorScorer
 from llpauc.ranking import rank
@@ -185,19 +185,37 @@ def start(self):
     if self.name.startswith("rank"):
         raise KeyboardInterrupt  # before the pool has written the thread down
 
-threading.Thread.start = start
+class Slow(FactorScorer):
+    struck = False
+
+    def scores_into(self, users, out):
+        if not Slow.struck:
+            Slow.struck = True
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)  # while others wait in the queue
+        time.sleep(0.2)
+        super().scores_into(users, out)
+
 rng = np.random.default_rng(1)
-users, items = (rng.random((n, 4), dtype=np.float32) for n in (2000, 500))
+users, items = (rng.random((n, 4), dtype=np.float32) for n in (20_000, 500))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+made = FactorScorer
+if sys.argv[1] == "starting":
+    threading.Thread.start = start
+else:
+    made = Slow
 try:
-    rank(FactorScorer(users, items), np.arange(2000, dtype=np.int32), 5, memory_mb=2, threads=2)
+    rank(made(users, items), np.arange(20_000, dtype=np.int32), 5, memory_mb=2, threads=2)
 except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     print("interrupted")
 """
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core ranks without threads")
-def test_ctrl_c_while_a_thread_starts_does_not_keep_the_process():
+@pytest.mark.parametrize("when", ["starting", "ranking"])
+def test_ctrl_c_while_threads_rank_does_not_keep_the_process(when):
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", INTERRUPTED, when], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "interrupted\n", done.stderr

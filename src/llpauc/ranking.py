@@ -200,8 +200,9 @@ def _each(work: Callable[[int], int], starts: range, workers: int) -> Iterator[i
             yield job.result()
     except KeyboardInterrupt:
         # It may have struck between a thread's start and its entry in the pool's books; nobody
-        # would wake that thread at the end, and the process would wait for it. Shutting down does.
-        pool.shutdown(wait=False, cancel_futures=True)
+        # would wake that thread at the end, and the process would wait for it. Shutting down does;
+        # what waits in the queue stays there to be told that it is cancelled.
+        pool.shutdown(wait=False)
         _pool.cache_clear()
         raise
     finally:
