@@ -484,7 +484,7 @@ def training(tmp_path_factory):
     return events, fingerprint(folder / "whole")
 
 
-MORE = ("--epochs", "8")
+MORE = ("--epochs", "8", "--checkpoint-every", "0.001s")  # at about every batch, on any machine
 
 
 def resumed(training, out, *more):

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -131,6 +131,7 @@ def test_a_file_holds_what_sorting_everything_gives(ending, tmp_path, monkeypatc
 
 
 @settings(max_examples=30, deadline=None)
+@example(seed=1, n_users=3, n_items=1, k=1, levels=0, seen=False, share=1.0)
 @given(
     seed=st.integers(0, 2**32 - 1), n_users=st.integers(1, 90), n_items=st.integers(1, 40),
     k=st.integers(1, 60), levels=st.sampled_from([0, 2, 5]), seen=st.booleans(),

@@ -55,7 +55,9 @@ class FactorScorer:
 
     def scores_into(self, users: Rows, out: Scores) -> None:
         rows = self.user_vectors[users]
-        if len(users) == 1:
+        if self.n_items == 1:  # BLAS's matrix-vector path, whose last bits change by the call
+            np.sum(rows * self.item_vectors, axis=1, keepdims=True, out=out)
+        elif len(users) == 1:
             # One row would take BLAS's matrix-vector path, whose last bits differ from the
             # matrix-matrix path: ask for two, so that batch = single.
             out[:] = (np.repeat(rows, 2, axis=0) @ self._items_by_column)[:1]
