@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+_PACKAGE = Path(__file__).resolve().parent
 _PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 _SHARES = ("alpha", "beta", "temperature")  # of the loss, and options of `llpauc train` themselves
 _NO_OPTIONS = ("init_scale",)  # of the model, and none
@@ -91,7 +92,7 @@ def environment() -> dict[str, Any]:
 
     return {
         "llpauc": installed_version("llpauc"),
-        "git_commit": git_commit(Path(__file__).resolve().parent),
+        "git_commit": git_commit(),
         "python": platform.python_version(),
         "packages": {name: installed_version(name) for name in _PACKAGES},
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -126,7 +127,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def git_commit(package: Path) -> str | None:
+def git_commit(package: Path = _PACKAGE) -> str | None:
     """The commit of the checkout that the package runs from; None where it is installed.
 
     Read from git's own files, so that nothing is started. It says nothing of uncommitted edits.

@@ -163,14 +163,14 @@ def choose_recency(parts: Sequence[Interactions], metric: str = METRIC, seed: in
     """
     *earlier, last = given = [part for part in parts if len(part)] or [parts[0]]
     by = _natural(given)
+    in_no_order = by == "rows" and any(part.shuffled for part in given)
     on = "the last part before the test"
     if not earlier:
-        cut = None if by == "rows" and last.shuffled else _cut_tail(last, by)
+        cut = None if in_no_order else _cut_tail(last, by)
         if cut is None:
             return Recency(math.inf, by, metric, {}, "nothing: too few events, or in no order")
         *earlier, last = cut
         on = f"the last {1 / _TAIL:.0%} of the events"
-    in_no_order = by == "rows" and any(part.shuffled for part in given)
     ages = np.zeros(sum(map(len, earlier))) if in_no_order else event_ages(earlier, by)
     values = _forward(earlier, ages, last, metric)
     best = _best(values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import note, print_json, progress, show_table
@@ -165,7 +165,7 @@ class Measured:
         """What is the same for all: the metrics' names, users left out, the mask."""
         return next(iter(self.results.values()))
 
-    @property
+    @cached_property
     def summaries(self) -> dict[str, Any]:
         return {name: result.summary() for name, result in self.results.items()}
 

@@ -78,8 +78,8 @@ def recommend(
     hidden = hide(len(fitted.item_ids), rows["--allow"], rows["--deny"])
     wanted = Wanted(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb)
     if has is not None:
-        known = fitted.item_ids.outside(_known_items(fitted, "--items", has))
-        ranked = fitted.rank_histories(fitted.history(known), wanted.k, not seen, hidden)
+        history = fitted.history_of_rows(_known_items(fitted, "--items", has))
+        ranked = fitted.rank_histories(history, wanted.k, not seen, hidden)
         _show(fitted, ["new"], *ranked, out, json)
         return
     people = People.all_of(fitted) if given is None else People.given(fitted, given)

@@ -242,12 +242,9 @@ def _figures(told: Any) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    from llpauc.artifacts.told import number
+
+    return number(value)
 
 
 # --- showing ------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import llpauc
 from llpauc import plots
 from llpauc.environment import git_commit
 from llpauc.files import atomic_write
@@ -51,7 +50,7 @@ def write_report(report: Report, folder: Path, source: str) -> list[Path]:
     paths = [folder / f"{report.name}.md", folder / f"{report.name}.csv"]
     if report.figure is not None:
         paths.append(plots.save(report.figure, folder / f"{report.name}.png"))
-    commit = git_commit(Path(llpauc.__file__).resolve().parent)
+    commit = git_commit()
     told = f", commit {commit[:10]}" if commit else ""
     made = f"Made by `{source}` with llpauc {version('llpauc')}{told}, {date.today()}."
     _write(paths[0], f"{report.markdown}\n{made}\n")

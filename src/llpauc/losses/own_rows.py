@@ -33,8 +33,10 @@ from llpauc.losses.objective import hinge
 from llpauc.losses.rowwise import WORTH_THREADS, RowResult
 from llpauc.metrics.partial_auc import selected_count
 
-_CLOSE = 1e-4  # of the mean weight; the value's error is its square
+_CLOSE = 0.01  # of 1 / kappa, the last step: weights are then right to its square, 1e-4
+_ROUNDING = 1e-6  # of the mean weight; where all weights are 0 or 1 a step says no more than this
 _MOST_STEPS = 40
+_BLOCK = 128  # negatives that are added in float32
 _HALVINGS = 60
 
 
@@ -205,14 +207,17 @@ def _solve_row(pos, neg, keep, beta, sharpness, f):  # type: ignore[no-untyped-d
     at = high
     for _ in range(_MOST_STEPS):
         weight, slope = _weigh(f, keep, rest, kappa, np.float32(at))
-        if abs(weight - wanted) <= _CLOSE * wanted:
+        # Newton on the logarithm of the weight: one step where all weights are exponentials.
+        step = math.log(max(weight, 1e-30) / wanted) * weight / (sharpness * max(slope, 1e-30))
+        if sharpness * abs(step) <= _CLOSE:
+            at += step
+            break
+        if abs(weight - wanted) <= _ROUNDING * wanted:
             break
         if weight > wanted:
             low = at
         else:
             high = at
-        # Newton on the logarithm of the weight: one step where all weights are exponentials.
-        step = math.log(max(weight, 1e-30) / wanted) * weight / (sharpness * max(slope, 1e-30))
         at = at + step if low < at + step < high else 0.5 * (low + high)
     hinges = _hinges(f, keep, rest, kappa, np.float32(at))
     return at + hinges / (sharpness * wanted), np.float32(at), n, broken
@@ -280,15 +285,18 @@ def _weigh(f, keep, rest, kappa, threshold):  # type: ignore[no-untyped-def]
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
 def _hinges(f, keep, rest, kappa, threshold):  # type: ignore[no-untyped-def]
-    """The sum of softplus(kappa (d - threshold))."""
-    total = ZERO
-    for j in range(len(f)):
-        counts = True if keep is None else keep[j]
-        gap = rest + f[j]
-        z = kappa * (gap * gap - threshold)
-        hinge = max(z, ZERO) + log1p_to_1(exp_below_0(-abs(z)))
-        total += hinge if counts else ZERO
-    return np.float64(total)
+    """The sum of softplus(kappa (d - threshold)); float32 would round it over a long row."""
+    total = 0.0
+    for begin in range(0, len(f), _BLOCK):
+        part = ZERO
+        for j in range(begin, min(begin + _BLOCK, len(f))):
+            counts = True if keep is None else keep[j]
+            gap = rest + f[j]
+            z = kappa * (gap * gap - threshold)
+            hinge = max(z, ZERO) + log1p_to_1(exp_below_0(-abs(z)))
+            part += hinge if counts else ZERO
+        total += np.float64(part)
+    return total
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)

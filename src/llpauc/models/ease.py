@@ -30,10 +30,12 @@ class EASE:
 
     @classmethod
     def fit(cls, train: Interactions, regularization: float = 200.0) -> EASE:
-        """Args:
-        train: who has what.
-        regularization: lambda > 0. 100 to 500 suits data of some ten thousand interactions,
-            more of them want more of it.
+        """Solve for B.
+
+        Args:
+            train: who has what.
+            regularization: lambda > 0. 100 to 500 suits data of some ten thousand interactions,
+                more of them want more of it.
         """
         if not regularization > 0:
             raise InputError(f"regularization must be above 0, got {regularization!r}")

@@ -30,10 +30,12 @@ class ItemKNN:
 
     @classmethod
     def fit(cls, train: Interactions, neighbours: int = 100, shrinkage: float = 10.0) -> ItemKNN:
-        """Args:
-        train: who has what.
-        neighbours: how many similar items each item keeps, at least 1.
-        shrinkage: >= 0; larger values trust items with few users less.
+        """Compare every two items.
+
+        Args:
+            train: who has what.
+            neighbours: how many similar items each item keeps, at least 1.
+            shrinkage: >= 0; larger values trust items with few users less.
         """
         check_at_least("neighbours", neighbours, 1)
         if not shrinkage >= 0:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llpauc import artifacts
+from llpauc.artifacts.told import number
 from llpauc.models import BASELINES
 from llpauc.page.people import spread_users
 from llpauc.recommend import Recommender
@@ -83,7 +83,7 @@ def _epochs(lines: str) -> list[dict[str, Any]]:
             told.append(
                 {
                     "number": len(told) + 1,
-                    "loss": _number(epoch.get("loss")),
+                    "loss": number(epoch.get("loss")),
                     "valid": _figures(valid),
                     "best": epoch.get("best") is True,
                 }
@@ -106,28 +106,19 @@ def _measured(test: Any, model: str) -> dict[str, dict[str, float | None]]:
 
 def _figures(values: Any) -> dict[str, float | None]:
     found = values if isinstance(values, Mapping) else {}
-    return {str(name): _number(value) for name, value in found.items()}
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, or None: JSON has no NaN."""
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    try:
-        return float(value) if fits and math.isfinite(value) else None
-    except OverflowError:  # JSON's whole numbers have no end
-        return None
+    return {str(name): number(value) for name, value in found.items()}
 
 
 def _share(value: Any) -> float | None:
-    number = _number(value)
-    return number if number is not None and 0 < number <= 1 else None
+    found = number(value)
+    return found if found is not None and 0 < found <= 1 else None
 
 
 def _told(value: Any) -> str | float | bool | None:
     if isinstance(value, (bool, str)):
         return value[:_LONGEST] if isinstance(value, str) else value
-    number = _number(value)
-    return str(value)[:_LONGEST] if number is None else number
+    found = number(value)
+    return str(value)[:_LONGEST] if found is None else found
 
 
 def _file_name(path: Any) -> str | None:

@@ -122,11 +122,15 @@ class Fitted:
         if (rows < 0).any():
             unknown = asked.filter(rows < 0).to_pylist()
             raise InputError(f"unknown item ids: {listing(unknown, 5)}")
-        return np.unique(rows)
+        return rows
 
     def history(self, item_ids: Iterable[Any]) -> Any:
         """(1, n_items) CSR of what somebody has."""
-        rows = self.known_items(item_ids)
+        return self.history_of_rows(self.known_items(item_ids))
+
+    def history_of_rows(self, rows: npt.NDArray[np.int64]) -> Any:
+        """The same, from item rows; one that comes twice counts once."""
+        rows = np.unique(rows)
         ones = np.ones(len(rows), np.float32)
         shape = (1, len(self.item_ids))
         return sparse.csr_matrix((ones, (np.zeros(len(rows), int), rows)), shape=shape)

@@ -10,9 +10,9 @@ import numpy as np
 from llpauc.errors import InputError
 from llpauc.experiments.auto.contest import TURN, Contest, Entry, affordable, reserve
 from llpauc.experiments.auto.plan import METRIC, Candidate, sized_recipes, variants
-from llpauc.interactions import Interactions
+from llpauc.interactions import Interactions, Split
 from llpauc.recommend import Recommender
-from llpauc.splits import split_random_per_user
+from llpauc.splits import hold_out
 from llpauc.training import Diverged, Epoch
 
 _LEAST_EPOCHS = 5  # a candidate with time for fewer is not begun
@@ -52,7 +52,7 @@ def warm_up() -> None:
     install is compiled before the clock runs."""
     people = np.arange(40, dtype=np.int32)
     events = Interactions.of(np.repeat(people, 4), (people[:, None] + np.arange(4)).ravel() % 30)
-    held = split_random_per_user(events, valid=0.25, test=0.0, seed=0)
+    held = hold_out(Split(events), 0.25, seed=0)
     moment = {"epochs": 1, "dimensions": 8, "valid_metric": METRIC}
     for size, base in sized_recipes(events).items():
         pooled = Candidate("pooled", {**base, "solver": "sgda"}, "catalogues of middle size")
