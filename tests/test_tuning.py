@@ -41,6 +41,7 @@ from llpauc.models.embedding import EMBEDDING_MODELS
 from llpauc.plots.tuning import AlphaBeta, best_in_bins
 from llpauc.recommend import Recommender
 from llpauc.recommend.plan import plan
+from llpauc.recommend.recipes import RECIPES, moving
 from llpauc.training.interrupt import StopRequest
 from tests.data import taste_split
 
@@ -56,8 +57,10 @@ SMALL = {"dimensions": (4, 8), "batch_size": (64,), "negatives": (5, 10)}
 
 
 def a_tuning(storage, split=SPLIT, losses=("llpauc",), models=("mf",), **given) -> Tuning:
-    space = {**spaces.usual_space(split.train, losses, models), **SMALL}
-    points = spaces.starting_points(space, suggest_alpha_beta(split.train))
+    own = spaces.recipe_point(split.train, split.valid, losses, models)
+    usual = spaces.usual_space(split.train, losses, models)
+    space = {**spaces.holding(usual, own), **SMALL}
+    points = spaces.starting_points(space, suggest_alpha_beta(split.train), own)
     usual = {"trials": 5, "epochs": 2, "pruner": "none", "storage": str(storage)}
     return Tuning(space, points, **{**usual, **given})
 
@@ -152,16 +155,41 @@ def test_alpha_and_beta_are_searched_around_what_is_suggested():
         assert values.high == pytest.approx(min(1, 3 * max(starts)))
 
 
-def test_the_first_trials_are_the_defaults_and_the_suggestion(tmp_path):
-    tuning = a_tuning(tmp_path / "s.journal", trials=3)
+def test_the_first_trials_are_the_defaults_the_recipe_and_the_suggestion(tmp_path):
+    tuning = a_tuning(tmp_path / "s.journal", trials=4)
     rows = {row.number: row for row in tune(SPLIT, tuning).rows}
     found = suggest_alpha_beta(SPLIT.train)
     assert rows[0].start == "defaults"
     assert (rows[0].params["alpha"], rows[0].params["beta"]) == (0.7, 0.1)
-    for number, score in ((1, "dot"), (2, "cosine")):
+    assert rows[1].start == "recipe"
+    assert (rows[1].params["start"], rows[1].params["solver"]) == ("spectral", "rows")
+    for number, score in ((2, "dot"), (3, "cosine")):
         params = rows[number].params
         assert params["score"] == score
         assert (params["alpha"], params["beta"]) == (found.alpha, found.beta_measured)
+
+
+@pytest.mark.parametrize("models", [("mf",), ("lightgcn", "mf"), ("itemsum",)])
+@pytest.mark.parametrize("losses", [("llpauc",), ("sl",), ("bpr", "llpauc")])
+@pytest.mark.parametrize("kind", ["settled", "moving"])
+def test_the_recipe_lies_in_the_space_as_it_is(kind, losses, models, monkeypatch):
+    made = {
+        "settled": RECIPES["settled"],
+        "moving": lambda train, valid: moving(train, valid, half_life=50.0),
+    }
+    monkeypatch.setitem(RECIPES, "auto", made[kind])
+    wanted = made[kind](SPLIT.train, SPLIT.valid)
+    points = plan_space(SPLIT, losses, models, "ndcg@20")[1]
+    point = points["recipe"]
+    assert point["loss"] == ("llpauc" if "llpauc" in losses else losses[0])
+    assert point["model"] == (wanted["model"] if wanted["model"] in models else models[0])
+    same = [n for n in point if n in wanted and n not in ("loss", "model")]
+    assert {n: point[n] for n in same} == {n: wanted[n] for n in same}
+    own = {"settled": {"start"}, "moving": {"half_life"}}[kind]
+    assert own | ({"alpha", "beta"} if point["loss"] == "llpauc" else set()) <= set(same)
+    assert ("item_bias" in same) == (kind == "moving" and point["model"] != "lightgcn")
+    assert ("solver" in same) == (kind == "settled" and point["loss"] == "llpauc")
+    plan(point["loss"], spaces.settings_of(point))
 
 
 def test_a_large_catalogue_is_not_scored_whole_at_every_step():
@@ -346,7 +374,7 @@ def test_a_wish_to_stop_from_before_training_is_heard(epochs):
 def test_divergence_is_an_outcome_and_not_the_end(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", trials=2)
     space = {**tuning.space, "lr": (1e30,), "score": ("dot",)}
-    points = spaces.starting_points(space, suggest_alpha_beta(SPLIT.train))
+    points = {"first": spaces.usual_point(space), "second": spaces.usual_point(space, alpha=0.5)}
     with pytest.raises(RuntimeError, match=r"no trial of 2 .* diverged") as raised:
         tune(SPLIT, replace(tuning, space=space, points=points))
     assert type(raised.value).__module__.startswith("llpauc.")  # one line, exit code 1
@@ -409,14 +437,14 @@ def _dead() -> dict[str, object]:
 
 @pytest.mark.parametrize("storage", ["{}/s.journal", "sqlite:///{}/s.db"])
 def test_the_trial_of_a_process_that_is_gone_is_run_again(tmp_path, storage):
-    tuning = a_tuning(storage.format(tmp_path), trials=4)
+    tuning = a_tuning(storage.format(tmp_path), trials=5)
     orphan = _orphan(tuning, _dead())
     rows = {row.number: row for row in tune(SPLIT, tuning).rows}
     again = next(row for row in rows.values() if row.rerun_of == orphan.number)
     assert rows[orphan.number].state == "lost"
     assert again.counts
     assert again.params == orphan.params
-    assert sum(row.counts for row in rows.values()) == 4
+    assert sum(row.counts for row in rows.values()) == 5
 
 
 def test_the_trial_of_a_process_that_lives_is_left_alone(tmp_path):
@@ -436,7 +464,7 @@ def test_a_process_number_that_was_given_anew_is_not_taken_for_the_old_one():
 
 
 def test_on_another_machine_a_beat_that_stands_still_is_a_lost_trial(tmp_path):
-    tuning = a_tuning(tmp_path / "s.journal", trials=4, grace=0.5)
+    tuning = a_tuning(tmp_path / "s.journal", trials=5, grace=0.5)
     far = {"place": "elsewhere", "pid": 1, "born": "1"}
     orphan = _orphan(tuning, far, beat=7)
     rows = {row.number: row for row in tune(SPLIT, tuning).rows}  # waits for it at the end

@@ -175,16 +175,17 @@ def _write(
 
 
 def _as_json(outcome: Outcome, tuning: Tuning, out: str) -> dict[str, Any]:
-    from llpauc.experiments.tuning.report import as_records, config_of
+    from llpauc.experiments.tuning.report import BESIDE, as_records, config_of
 
-    best, usual = outcome.best, outcome.start("defaults")
+    best = outcome.best
+    beside = {name: outcome.start(name) for name in BESIDE}
     return {
         "metric": tuning.metric,
         "best": None if best is None else {
             "trial": best.number, "value": best.value, "epoch": best.best_epoch,
             "config": config_of(best, tuning),
         },
-        "defaults": None if usual is None else usual.value,
+        **{name: None if row is None else row.value for name, row in beside.items()},
         "popularity": outcome.popularity,
         "seconds": round(outcome.seconds, 2),
         "out": out,
@@ -196,7 +197,7 @@ _ROWS_ON_SCREEN = 10
 
 
 def _show(outcome: Outcome, tuning: Tuning) -> None:
-    from llpauc.experiments.tuning.report import number
+    from llpauc.experiments.tuning.report import BESIDE, number
 
     shown = [
         [
@@ -209,9 +210,10 @@ def _show(outcome: Outcome, tuning: Tuning) -> None:
     columns = ["trial", "ended", "parameters", f"validation {tuning.metric}", "best epoch"]
     title = f"Trials, the best {len(shown)} of {len(outcome.rows)}"
     show_table(title, columns, shown, left=3)
-    usual = outcome.start("defaults")
-    told = "" if usual is None else f"the defaults {cell(usual.value)}, "
-    print(f"beside it: {told}the most popular items {cell(outcome.popularity)}")
+    beside = {told: outcome.start(name) for name, told in BESIDE.items()}
+    figures = {told: row.value for told, row in beside.items() if row is not None}
+    figures["the most popular items"] = outcome.popularity
+    print(f"beside it: {', '.join(f'{told} {cell(value)}' for told, value in figures.items())}")
 
 
 @contextmanager

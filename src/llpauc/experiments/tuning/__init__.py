@@ -116,16 +116,19 @@ def plan_space(
     """The space, and what is tried first; of a grid, all of it."""
     spaces.check_names(losses, models)
     k = parse_metric(metric).k or 20
-    if grid is None:
-        space = spaces.usual_space(split.train, losses, models, k)
-    else:
-        space = spaces.grid_space(grid, losses, models)
-    if space_file is not None:
-        space = spaces.read_space(space_file, space)
-    spaces.check_space(space)
     if grid is not None:
+        space = _changed(spaces.grid_space(grid, losses, models), space_file)
         return space, spaces.grid_points(space)
-    return space, spaces.starting_points(space, suggest_alpha_beta(split.train, k))
+    own = spaces.recipe_point(split.train, split.valid, losses, models)
+    usual = spaces.usual_space(split.train, losses, models, k)
+    space = _changed(spaces.holding(usual, own), space_file)
+    return space, spaces.starting_points(space, suggest_alpha_beta(split.train, k), own)
+
+
+def _changed(space: Space, file: str | None) -> Space:
+    changed = space if file is None else spaces.read_space(file, space)
+    spaces.check_space(changed)
+    return changed
 
 
 def tune(split: Split, tuning: Tuning, tell: Callable[[Step], None] = lambda step: None) -> Outcome:

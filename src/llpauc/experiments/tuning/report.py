@@ -27,6 +27,8 @@ from llpauc.tracking import masked
 _GROUPS = 4  # of a number's values, equally many trials in each
 _LEAST = 8  # trials that importance is worth saying of
 _MOST_ROWS = 200
+# Starting points that the best trial is shown beside -> what people call them.
+BESIDE = {"defaults": "the library's defaults", "recipe": "the recipe for such data"}
 
 
 def importances(rows: Sequence[TrialRow]) -> dict[str, float]:
@@ -77,7 +79,7 @@ def config_of(best: TrialRow, tuning: Tuning) -> dict[str, Any]:
     fixed = dict(tuning.fixed)
     if best.why == "budget":
         fixed["epochs"] = best.epochs
-    return {**best.params, **fixed}
+    return {name: value for name, value in {**best.params, **fixed}.items() if value is not None}
 
 
 def toml(config: Mapping[str, Any], options: Collection[str], comment: str) -> str:
@@ -134,11 +136,13 @@ def _summary(outcome: Outcome, tuning: Tuning) -> list[str]:
     study = f"Study `{tuning.study}` in `{masked(tuning.storage)}`: {told or 'no trial yet'};"
     how = f"seed {tuning.seed}, at most {tuning.epochs} epochs a trial, pruner {tuning.pruner}."
     parts = [f"{study} {how} All figures are on validation; the test part has no say here."]
-    best, usual = outcome.best, outcome.start("defaults")
+    best = outcome.best
     if best is not None:
         figures = [[f"trial {best.number}, the best", f"{best.value:.4f}"]]
-        if usual is not None:
-            figures.append([f"trial {usual.number}, the library's defaults", f"{usual.value:.4f}"])
+        for name, told in BESIDE.items():
+            row = outcome.start(name)
+            if row is not None:
+                figures.append([f"trial {row.number}, {told}", f"{row.value:.4f}"])
         figures.append(["the most popular items", f"{outcome.popularity:.4f}"])
         parts.append(markdown_table(["", f"validation {tuning.metric}"], figures))
         parts.append(

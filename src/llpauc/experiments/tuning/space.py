@@ -22,6 +22,7 @@ from llpauc.interactions import Interactions
 from llpauc.losses import LOSSES, Suggestion, suggest_alpha_beta
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.recommend.plan import plan
+from llpauc.recommend.recipes import recipe, with_loss
 from llpauc.training import FitOptions
 
 
@@ -105,6 +106,37 @@ def _shares(train: Interactions, k: int) -> Space:
         name: Range(max(min(values) / _AROUND, one_item), min(max(values) * _AROUND, 1.0))
         for name, values in starts.items()
     }
+
+
+def recipe_point(
+    train: Interactions, valid: Interactions | None, losses: Sequence[str], models: Sequence[str]
+) -> Point:
+    """What `--recipe auto` says of the data, with a loss and a model of those to choose from."""
+    found = recipe("auto", train, valid)
+    if found["loss"] not in losses:
+        found = with_loss(found, losses[0])
+    if found["model"] not in models:
+        found["model"] = models[0]
+    own = {"model", "loss"} | _GENERAL.union(_parameters(found["loss"])) - set(_OF_THE_STUDY)
+    return {n: v for n, v in found.items() if n in own and applies(n, found)}
+
+
+def holding(space: Space, point: Point) -> Space:
+    """The space, widened where it does not hold the point.
+
+    >>> holding({"lr": Range(0.1, 0.2), "negatives": (30,)}, {"lr": 0.4, "negatives": 100})
+    {'lr': Range(low=0.1, high=0.4), 'negatives': (30, 100)}
+    """
+    wider = dict(space)
+    for name, value in point.items():
+        held = space.get(name)
+        if held is None:
+            held = (_default(name, {"loss": point["loss"]}),)
+        if isinstance(held, Range):
+            wider[name] = Range(min(held.low, value), max(held.high, value))
+        else:
+            wider[name] = held if value in held else (*held, value)
+    return wider
 
 
 def check_names(losses: Sequence[str], models: Sequence[str]) -> None:
@@ -218,6 +250,8 @@ def applies(name: str, chosen: Mapping[str, Any]) -> bool:
         return chosen.get("sampler") not in _NO_NEGATIVES
     if name in ("layers", "share"):
         return bool(chosen["model"] == "lightgcn")
+    if name == "item_bias":
+        return bool(chosen["model"] != "lightgcn")
     return name in _GENERAL or name in _parameters(loss)
 
 
@@ -279,15 +313,18 @@ def _nearest(values: Values, wanted: Any) -> Any:
     return values[0]
 
 
-def starting_points(space: Space, suggestion: Suggestion) -> dict[str, Point]:
+def starting_points(space: Space, suggestion: Suggestion, own: Point) -> dict[str, Point]:
     """What is tried before the sampler has a say, by what it is.
 
-    The defaults; alpha and beta as `suggest_alpha_beta` has them, with the dot product and the
-    cosine; then the defaults of each further loss and model.
+    The defaults; `own`, the recipe for such data; alpha and beta as `suggest_alpha_beta` has them,
+    with the dot product and the cosine; then the defaults of each further loss and model.
     """
     losses, models = _choices(space, "loss"), _choices(space, "model")
     first = {"model": models[0], "loss": losses[0]}
-    named = {"defaults": usual_point(space, **first)}
+    named = {
+        "defaults": usual_point(space, **first),
+        "recipe": usual_point(space, **own),
+    }
     shares = {"alpha": suggestion.alpha, "beta": suggestion.beta_measured}
     if "beta" in named["defaults"]:
         named["suggested alpha and beta"] = usual_point(space, **first, **shares)
