@@ -24,7 +24,7 @@ PAPER_PROTOCOL: dict[str, Any] = {
     "cold": "random", "valid_metric": "recall@20", "patience": 3,
 }  # fmt: skip
 _ALL_ITEMS = 3_000  # a catalogue up to this size is compared with as a whole
-_LARGE_CATALOGUE = 20_000  # items beyond which scores are spread more
+_LARGE_CATALOGUE = 20_000  # items beyond which a row's best are told apart more sharply
 _MANY_EVENTS = 500_000  # beyond which propagation costs more than it brings
 _OF_LLPAUC = frozenset(inspect.signature(LLPAUCLoss).parameters)
 _NEWS = 1.5  # what recent popularity must be worth against popularity for time to come first
@@ -57,19 +57,19 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
     large = train.n_items > _LARGE_CATALOGUE
     many = len(train) > _MANY_EVENTS
     beta = suggest_alpha_beta(train).beta_measured
+    by_row = {"solver": "rows", "temperature": 0.3}
     if small:
-        of_loss = {"solver": "rows", "sharpness": 5.0, "beta": min(0.1, beta)}
+        of_loss = {**by_row, "sharpness": 5.0, "beta": min(0.1, beta)}
     elif large:
-        of_loss = {"solver": "rows", "sharpness": 20.0, "beta": beta}
+        of_loss = {**by_row, "sharpness": 20.0, "beta": beta}
     else:
-        of_loss = {"beta": 2 * beta}
+        of_loss = {"temperature": 0.25, "beta": 2 * beta}
     return {
         **({"model": "mf"} if many else {"model": "lightgcn", "layers": 2}),
         "loss": "llpauc",
         "alpha": 0.7,
         **of_loss,
         "score": "cosine",
-        "temperature": 0.3 if large else 0.25,
         "start": "spectral",
         "dimensions": 256 if small else 128,
         "sampler": "all" if small else "shared",
