@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 from scipy.stats import f_oneway, rankdata
 
-from llpauc.cli import COMMANDS, main
-from llpauc.cli.tune import tune as tune_command
+from llpauc.cli import main
 from llpauc.errors import InputError
 from llpauc.experiments.tuning import claims as tuning_claims
 from llpauc.experiments.tuning import fingerprint, parse_budget, plan_space, tune, validation_split
@@ -45,10 +44,6 @@ from llpauc.recommend.recipes import RECIPES, moving
 from llpauc.training.interrupt import StopRequest
 from tests.data import taste_split
 
-RUN = (
-    "import sys; from llpauc.cli import COMMANDS, main; from llpauc.cli.tune import tune;"
-    "COMMANDS.commands['tune'] = tune; sys.exit(main())"
-)
 ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
 
 
@@ -66,9 +61,8 @@ def a_tuning(storage, split=SPLIT, losses=("llpauc",), models=("mf",), **given) 
 
 
 @pytest.fixture
-def cli(monkeypatch, capsys):
+def cli(capsys):
     """Run the command line here: exit code, stdout, stderr."""
-    monkeypatch.setitem(COMMANDS.commands, "tune", tune_command)
 
     def run(*words: object) -> tuple[int, str, str]:
         try:
@@ -530,7 +524,7 @@ def test_a_worker_that_was_taken_for_dead_does_not_spoil_the_study(tmp_path, mon
 
 def _command(folder, out, space_file, *words):
     given = ["--out", out, "--space", space_file, *words]
-    return [sys.executable, "-c", RUN, "tune", *map(str, [folder, *given])]
+    return [sys.executable, "-m", "llpauc", "tune", *map(str, [folder, *given])]
 
 
 def _wait_for(what, seconds=90):
