@@ -65,6 +65,14 @@ def test_value_is_that_of_a_general_minimiser(alpha, beta, kappa):
     )
 
 
+@pytest.mark.parametrize("kappa", [1e4, 1e6, 1e11, 1e20])
+def test_however_sharp_the_value_is_right(kappa):
+    pos, neg = draw(3, 5, 100)
+    loss = rows_loss(0.7, 0.1, kappa)
+    value, _, _ = loss.value_and_slopes(pos, neg, None)
+    assert value == pytest.approx(loss(pos.double(), neg.double()).item(), abs=1e-5)
+
+
 @pytest.mark.parametrize("kappa", [1e4, math.inf])
 def test_sharp_it_is_the_mean_over_the_selected_pairs(kappa):
     pos, neg = (x.double() for x in draw(2, 10, 20))

@@ -29,7 +29,7 @@ from llpauc.experiments.tuning import claims as tuning_claims
 from llpauc.experiments.tuning import fingerprint, parse_budget, plan_space, tune, validation_split
 from llpauc.experiments.tuning import space as spaces
 from llpauc.experiments.tuning import storage as tuning_storage
-from llpauc.experiments.tuning.report import config_of, importances
+from llpauc.experiments.tuning.report import as_records, config_of, importances
 from llpauc.experiments.tuning.space import Range
 from llpauc.experiments.tuning.trials import TrialRow, run_trial
 from llpauc.experiments.tuning.workers import Tuning, _too_many, open_tuning
@@ -38,9 +38,10 @@ from llpauc.interactions import Interactions, Split
 from llpauc.losses import LOSSES, suggest_alpha_beta
 from llpauc.models.embedding import EMBEDDING_MODELS
 from llpauc.plots.tuning import AlphaBeta, best_in_bins
+from llpauc.readers import read_interactions
 from llpauc.recommend import Recommender
 from llpauc.recommend.plan import plan
-from llpauc.recommend.recipes import RECIPES, moving
+from llpauc.recommend.recipes import RECIPES, moving, settled
 from llpauc.training.interrupt import StopRequest
 from tests.data import taste_split
 
@@ -52,10 +53,10 @@ SMALL = {"dimensions": (4, 8), "batch_size": (64,), "negatives": (5, 10)}
 
 
 def a_tuning(storage, split=SPLIT, losses=("llpauc",), models=("mf",), **given) -> Tuning:
-    own = spaces.recipe_point(split.train, split.valid, losses, models)
-    usual = spaces.usual_space(split.train, losses, models)
-    space = {**spaces.holding(usual, own), **SMALL}
-    points = spaces.starting_points(space, suggest_alpha_beta(split.train), own)
+    recipe = RECIPES["auto"](split.train, split.valid)
+    space, _ = plan_space(split, losses, models, "ndcg@20", recipe)
+    space |= SMALL
+    points = spaces.starting_points(space, suggest_alpha_beta(split.train), recipe)
     usual = {"trials": 5, "epochs": 2, "pruner": "none", "storage": str(storage)}
     return Tuning(space, points, **{**usual, **given})
 
@@ -152,11 +153,13 @@ def test_alpha_and_beta_are_searched_around_what_is_suggested():
 def test_the_first_trials_are_the_defaults_the_recipe_and_the_suggestion(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", trials=4)
     rows = {row.number: row for row in tune(SPLIT, tuning).rows}
+    records = {record["trial"]: record for record in as_records(list(rows.values()))}
     found = suggest_alpha_beta(SPLIT.train)
     assert rows[0].start == "defaults"
     assert (rows[0].params["alpha"], rows[0].params["beta"]) == (0.7, 0.1)
-    assert rows[1].start == "recipe"
+    assert rows[1].start == "near the recipe"  # MF, and narrower
     assert (rows[1].params["start"], rows[1].params["solver"]) == ("spectral", "rows")
+    assert (records[1]["starting_point"], records[1]["start"]) == (rows[1].start, "spectral")
     for number, score in ((2, "dot"), (3, "cosine")):
         params = rows[number].params
         assert params["score"] == score
@@ -166,24 +169,42 @@ def test_the_first_trials_are_the_defaults_the_recipe_and_the_suggestion(tmp_pat
 @pytest.mark.parametrize("models", [("mf",), ("lightgcn", "mf"), ("itemsum",)])
 @pytest.mark.parametrize("losses", [("llpauc",), ("sl",), ("bpr", "llpauc")])
 @pytest.mark.parametrize("kind", ["settled", "moving"])
-def test_the_recipe_lies_in_the_space_as_it_is(kind, losses, models, monkeypatch):
-    made = {
-        "settled": RECIPES["settled"],
-        "moving": lambda train, valid: moving(train, valid, half_life=50.0),
-    }
-    monkeypatch.setitem(RECIPES, "auto", made[kind])
-    wanted = made[kind](SPLIT.train, SPLIT.valid)
-    points = plan_space(SPLIT, losses, models, "ndcg@20")[1]
-    point = points["recipe"]
+def test_the_recipe_lies_in_the_space_as_it_is(kind, losses, models):
+    made = {"settled": settled(SPLIT.train), "moving": moving(SPLIT.train, half_life=50.0)}
+    wanted = made[kind]
+    points = plan_space(SPLIT, losses, models, "ndcg@20", wanted)[1]
+    whole = "llpauc" in losses and wanted["model"] in models
+    point = points["recipe" if whole else "near the recipe"]
     assert point["loss"] == ("llpauc" if "llpauc" in losses else losses[0])
     assert point["model"] == (wanted["model"] if wanted["model"] in models else models[0])
-    same = [n for n in point if n in wanted and n not in ("loss", "model")]
+    own = {"loss", "model"} | ({"temperature"} if point["loss"] == "sl" else set())
+    same = [n for n in point if n in wanted and n not in own]
     assert {n: point[n] for n in same} == {n: wanted[n] for n in same}
     own = {"settled": {"start"}, "moving": {"half_life"}}[kind]
     assert own | ({"alpha", "beta"} if point["loss"] == "llpauc" else set()) <= set(same)
     assert ("item_bias" in same) == (kind == "moving" and point["model"] != "lightgcn")
     assert ("solver" in same) == (kind == "settled" and point["loss"] == "llpauc")
     plan(point["loss"], spaces.settings_of(point))
+
+
+def test_one_file_of_news_is_given_the_recipe_of_news(tmp_path, cli):
+    """What is held out at random says nothing of time: the recipe is asked of the whole file."""
+    generator = np.random.default_rng(0)
+    at = np.arange(6_000)
+    items = at // 60 + generator.integers(0, 5, len(at))
+    rows = zip(generator.integers(0, 300, len(at)), items, at, strict=True)
+    path = tmp_path / "news.csv"
+    path.write_text("user,item,timestamp\n" + "".join(f"{u},{i},{t}\n" for u, i, t in rows))
+    code, told, _ = cli(
+        "tune", path, "--out", tmp_path / "t", "--trials", 2, "--epochs", 1, "--json"
+    )
+    assert code == 0
+    trial = next(row for row in json.loads(told)["trials"] if row["starting_point"] == "recipe")
+    assert (
+        trial["half_life"]
+        == RECIPES["auto"](read_interactions(path).interactions, None)["half_life"]
+    )
+    assert trial["item_bias"] is True
 
 
 def test_a_large_catalogue_is_not_scored_whole_at_every_step():
@@ -225,7 +246,9 @@ def test_a_space_that_cannot_be_is_refused(cli, folder, tmp_path, text, said):
 
 
 def test_the_papers_grid_is_tried_once_each_and_no_more(tmp_path):
-    space, points = plan_space(SPLIT, ("llpauc",), ("mf",), "ndcg@20", grid="paper")
+    space, points = plan_space(
+        SPLIT, ("llpauc",), ("mf",), "ndcg@20", settled(SPLIT.train), grid="paper"
+    )
     wanted = set(itertools.product(
         [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.9]
     ))  # fmt: skip
@@ -523,7 +546,7 @@ def test_a_worker_that_was_taken_for_dead_does_not_spoil_the_study(tmp_path, mon
 
 
 def _command(folder, out, space_file, *words):
-    given = ["--out", out, "--space", space_file, *words]
+    given = ["--out", out, "--space", space_file, "--models", "mf", *words]
     return [sys.executable, "-m", "llpauc", "tune", *map(str, [folder, *given])]
 
 
@@ -556,7 +579,8 @@ def one_start(tmp_path):
     """A space in which all starting points are one, so that nothing else waits in the queue."""
     path = tmp_path / "one.toml"
     fixed = 'score = "dot"\nalpha = 0.7\nbeta = 0.1\ndimensions = 4\nbatch_size = 64\n'
-    path.write_text(fixed + "negatives = 5\nlr = { low = 0.0001, high = 0.01 }\n")
+    fixed += 'solver = "sgda"\nstart = "random"\nsampler = "uniform"\nnegatives = 5\n'
+    path.write_text(fixed + "lr = { low = 0.0001, high = 0.001 }\n")
     return path
 
 

@@ -26,7 +26,7 @@ def tune(
     out: str = "tuning",
     *,
     loss: str = "llpauc",
-    models: str = "mf",
+    models: str | None = None,
     metric: str = "ndcg@20",
     budget: str | None = None,
     trials: Count | None = None,
@@ -55,7 +55,8 @@ def tune(
         path: a file of interactions, or a folder with train/valid/test files
         out: folder for the results, and for the study where --storage is not given
         loss: losses to choose from, separated by commas
-        models: of mf, lightgcn and itemsum, separated by commas
+        models: of mf, lightgcn and itemsum, separated by commas (mf and the recipe's own unless
+            given; mf for a grid)
         metric: what to maximise on validation
         budget: time for this call, such as 90s, 20m or 2h (20m unless this or trials is given)
         trials: most trials of the study, earlier calls and other workers included
@@ -82,13 +83,14 @@ def tune(
     from llpauc.experiments.tuning.workers import Tuning
     from llpauc.interactions import Split
     from llpauc.metrics import parse_metric
+    from llpauc.recommend.recipes import recipe
     from llpauc.recommend.sources import as_split
 
     check_installed()
     seconds = float("inf")
     if budget is not None or (trials is None and grid is None):
         seconds = parse_budget(budget or _USUAL_BUDGET)
-    losses, chosen = (tuple(dict.fromkeys(_words(names))) for names in (loss, models))
+    losses, chosen = _words(loss), _words(models or "mf")
     check_names(losses, chosen)
     wanted = parse_metric(metric).name
     check_folder(out)
@@ -96,10 +98,13 @@ def tune(
         check_place(storage)
     data = table.load(path)
     whole = data if isinstance(data, Split) else as_split(data.interactions)
+    found = recipe("auto", whole.train, whole.valid)
+    if models is None and grid is None:
+        chosen = tuple(dict.fromkeys((*chosen, found["model"])))
     held = whole.valid is None
     split = validation_split(whole, hold_out, seed)
     del data, whole  # from here on there is no test part
-    searched, points = plan_space(split, losses, chosen, wanted, grid=grid, space_file=space)
+    searched, points = plan_space(split, losses, chosen, wanted, found, grid=grid, space_file=space)
     Path(out).mkdir(parents=True, exist_ok=True)
     tuning = Tuning(
         searched, points, grid is not None, wanted, seed, epochs, patience, device, pruner,
@@ -139,8 +144,8 @@ def _command(given: dict[str, Any]) -> str:
     return " ".join([f"llpauc tune {given['path']}", *words])
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",")]
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",")))
 
 
 def _config(

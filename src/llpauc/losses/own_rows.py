@@ -33,10 +33,13 @@ from llpauc.losses.objective import hinge
 from llpauc.losses.rowwise import WORTH_THREADS, RowResult
 from llpauc.metrics.partial_auc import selected_count
 
-_CLOSE = 0.01  # of 1 / kappa, the last step: weights are then right to its square, 1e-4
+SHARPEST = 1e6  # kappa of the kernel; beyond it float32 cannot tell where a weight leaves 0
+# Of 1 / kappa, the last step: weights are then right to its square, 1e-4 (up to a kappa of some
+# hundreds; beyond, what float32 leaves of the threshold decides).
+_CLOSE = 0.01
 _ROUNDING = 1e-6  # of the mean weight; where all weights are 0 or 1 a step says no more than this
 _MOST_STEPS = 40
-_BLOCK = 128  # negatives that are added in float32
+_BLOCK = 128  # negatives that are added in float32 before they go into a float64
 _HALVINGS = 60
 
 
@@ -101,7 +104,7 @@ def hard_row_llpauc(
 
 @dataclass(frozen=True)
 class OwnRowsKernel:
-    """`row_objective` and its gradient without autograd: float32 on a CPU, finite sharpness.
+    """`row_objective` and its gradient without autograd: float32, on a CPU, up to SHARPEST.
 
     See `llpauc.losses.rowwise.Kernel`.
     """
@@ -207,8 +210,9 @@ def _solve_row(pos, neg, keep, beta, sharpness, f):  # type: ignore[no-untyped-d
     at = high
     for _ in range(_MOST_STEPS):
         weight, slope = _weigh(f, keep, rest, kappa, np.float32(at))
+        weight = max(weight, 1e-30)  # all of them too small for float32: far too high
         # Newton on the logarithm of the weight: one step where all weights are exponentials.
-        step = math.log(max(weight, 1e-30) / wanted) * weight / (sharpness * max(slope, 1e-30))
+        step = math.log(weight / wanted) * weight / (sharpness * max(slope, 1e-30))
         if sharpness * abs(step) <= _CLOSE:
             at += step
             break
@@ -283,25 +287,40 @@ def _weigh(f, keep, rest, kappa, threshold):  # type: ignore[no-untyped-def]
     return np.float64(weight), np.float64(slope)
 
 
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _hinges(f, keep, rest, kappa, threshold):  # type: ignore[no-untyped-def]
-    """The sum of softplus(kappa (d - threshold)); float32 would round it over a long row."""
+    """The sum of softplus(kappa (d - threshold)); float32 alone would round it over a long row."""
     total = 0.0
-    for begin in range(0, len(f), _BLOCK):
-        part = ZERO
-        for j in range(begin, min(begin + _BLOCK, len(f))):
-            counts = True if keep is None else keep[j]
-            gap = rest + f[j]
-            z = kappa * (gap * gap - threshold)
-            hinge = max(z, ZERO) + log1p_to_1(exp_below_0(-abs(z)))
-            part += hinge if counts else ZERO
-        total += np.float64(part)
+    for low in range(0, len(f), _BLOCK):
+        kept = None if keep is None else keep[low : low + _BLOCK]
+        total += _hinge_block(f[low : low + _BLOCK], kept, rest, kappa, threshold)
     return total
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+def _hinge_block(f, keep, rest, kappa, threshold):  # type: ignore[no-untyped-def]
+    total = ZERO
+    for j in range(len(f)):
+        counts = True if keep is None else keep[j]
+        gap = rest + f[j]
+        z = kappa * (gap * gap - threshold)
+        hinge = max(z, ZERO) + log1p_to_1(exp_below_0(-abs(z)))
+        total += hinge if counts else ZERO
+    return np.float64(total)
+
+
+@njit(nogil=True, cache=True)
 def _sum_of_squares(f, keep, rest):  # type: ignore[no-untyped-def]
     """The sum of d, where nothing is selected."""
+    total = 0.0
+    for low in range(0, len(f), _BLOCK):
+        kept = None if keep is None else keep[low : low + _BLOCK]
+        total += _square_block(f[low : low + _BLOCK], kept, rest)
+    return total
+
+
+@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+def _square_block(f, keep, rest):  # type: ignore[no-untyped-def]
     total = ZERO
     for j in range(len(f)):
         counts = True if keep is None else keep[j]

@@ -30,7 +30,7 @@ from llpauc.losses.interface import (
     leave_out,
 )
 from llpauc.losses.objective import START, llpauc_objective
-from llpauc.losses.own_rows import OwnRowsKernel, hard_row_llpauc, row_objective
+from llpauc.losses.own_rows import SHARPEST, OwnRowsKernel, hard_row_llpauc, row_objective
 from llpauc.losses.rowwise import Kernel
 from llpauc.metrics.partial_auc import selected_count
 
@@ -259,7 +259,7 @@ class LLPAUCLoss(Loss):
 
     def kernel(self) -> Kernel | None:
         alpha, beta, sharpness, _ = self.settings
-        if self.solver != "rows" or math.isinf(sharpness):
+        if self.solver != "rows" or sharpness > SHARPEST:
             return None
         return OwnRowsKernel(alpha, beta, sharpness)
 

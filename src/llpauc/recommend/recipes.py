@@ -13,7 +13,7 @@ from typing import Any
 
 from llpauc.errors import choose
 from llpauc.interactions import Interactions
-from llpauc.losses import LLPAUCLoss, suggest_alpha_beta
+from llpauc.losses import LOSSES, LLPAUCLoss, suggest_alpha_beta
 from llpauc.recency import choose_recency
 
 # The paper's protocol, whatever the loss. Negatives come from all items and users without a
@@ -113,12 +113,19 @@ def paper(train: Interactions, valid: Interactions | None = None) -> dict[str, A
 
 
 def with_loss(setting: Mapping[str, Any], loss: str, **own: Any) -> dict[str, Any]:
-    """The setting with another loss and its parameters: what is LLPAUC's own goes.
+    """The setting with another loss and its parameters: what it does not share with LLPAUC goes.
 
-    >>> with_loss({"model": "mf", "loss": "llpauc", "alpha": 0.7}, "sl", temperature=0.1)
-    {'model': 'mf', 'loss': 'sl', 'temperature': 0.1}
+    A temperature of the loss's own is another thing than that of LLPAUC's cosine.
+
+    >>> llpauc = {"loss": "llpauc", "alpha": 0.7, "beta": 0.1, "temperature": 0.3}
+    >>> with_loss(llpauc, "sl", temperature=0.1)
+    {'loss': 'sl', 'temperature': 0.1}
+    >>> with_loss(llpauc, "opauc")
+    {'loss': 'opauc', 'beta': 0.1, 'temperature': 0.3}
     """
-    kept = {name: value for name, value in setting.items() if name not in _OF_LLPAUC}
+    accepted = set(inspect.signature(choose(LOSSES, loss, "loss")).parameters)
+    gone = (_OF_LLPAUC - accepted) | ({"temperature"} & accepted)
+    kept = {name: value for name, value in setting.items() if name not in gone}
     return {**kept, "loss": loss, **own}
 
 

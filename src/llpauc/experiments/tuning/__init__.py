@@ -10,9 +10,9 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llpauc.errors import InputError
 from llpauc.evaluation import evaluate
@@ -109,20 +109,31 @@ def plan_space(
     losses: tuple[str, ...],
     models: tuple[str, ...],
     metric: str,
+    recipe: Mapping[str, Any],
     *,
     grid: str | None = None,
     space_file: str | None = None,
 ) -> tuple[Space, dict[str, Point]]:
-    """The space, and what is tried first; of a grid, all of it."""
+    """The space, and what is tried first; of a grid, all of it.
+
+    Args:
+        split: train and valid.
+        losses, models: to choose from.
+        metric: on validation.
+        recipe: for such data. It is asked for before anything is held out of them: a random tenth
+            says nothing of how tastes move.
+        grid: a name of `llpauc.experiments.tuning.space.GRIDS`, instead of a search.
+        space_file: see `llpauc.experiments.tuning.space.read_space`.
+    """
     spaces.check_names(losses, models)
     k = parse_metric(metric).k or 20
     if grid is not None:
         space = _changed(spaces.grid_space(grid, losses, models), space_file)
         return space, spaces.grid_points(space)
-    own = spaces.recipe_point(split.train, split.valid, losses, models)
     usual = spaces.usual_space(split.train, losses, models, k)
-    space = _changed(spaces.holding(usual, own), space_file)
-    return space, spaces.starting_points(space, suggest_alpha_beta(split.train, k), own)
+    wider = spaces.holding(usual, spaces.recipe_point(recipe, losses, models))
+    space = _changed(wider, space_file)
+    return space, spaces.starting_points(space, suggest_alpha_beta(split.train, k), recipe)
 
 
 def _changed(space: Space, file: str | None) -> Space:

@@ -28,7 +28,11 @@ _GROUPS = 4  # of a number's values, equally many trials in each
 _LEAST = 8  # trials that importance is worth saying of
 _MOST_ROWS = 200
 # Starting points that the best trial is shown beside -> what people call them.
-BESIDE = {"defaults": "the library's defaults", "recipe": "the recipe for such data"}
+BESIDE = {
+    "defaults": "the library's defaults",
+    "recipe": "the recipe for such data",
+    "near the recipe": "the nearest to the recipe",
+}
 
 
 def importances(rows: Sequence[TrialRow]) -> dict[str, float]:
@@ -234,7 +238,7 @@ def as_records(rows: Sequence[TrialRow]) -> list[dict[str, Any]]:
         {
             "trial": row.number, "value": row.value, "state": row.state, "why": row.why,
             "best_epoch": row.best_epoch, "epochs": row.epochs, "seconds": round(row.seconds, 3),
-            "start": row.start, "rerun_of": row.rerun_of,
+            "starting_point": row.start, "rerun_of": row.rerun_of,
             **{name: row.params.get(name) for name in names}, "told": row.told,
         }
         for row in rows

@@ -22,7 +22,7 @@ from llpauc.interactions import Interactions
 from llpauc.losses import LOSSES, Suggestion, suggest_alpha_beta
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.recommend.plan import plan
-from llpauc.recommend.recipes import recipe, with_loss
+from llpauc.recommend.recipes import with_loss
 from llpauc.training import FitOptions
 
 
@@ -108,17 +108,12 @@ def _shares(train: Interactions, k: int) -> Space:
     }
 
 
-def recipe_point(
-    train: Interactions, valid: Interactions | None, losses: Sequence[str], models: Sequence[str]
-) -> Point:
-    """What `--recipe auto` says of the data, with a loss and a model of those to choose from."""
-    found = recipe("auto", train, valid)
-    if found["loss"] not in losses:
-        found = with_loss(found, losses[0])
+def recipe_point(recipe: Mapping[str, Any], losses: Sequence[str], models: Sequence[str]) -> Point:
+    """What is searched of a recipe, with a loss and a model of those to choose from."""
+    found = dict(recipe) if recipe["loss"] in losses else with_loss(recipe, losses[0])
     if found["model"] not in models:
         found["model"] = models[0]
-    own = {"model", "loss"} | _GENERAL.union(_parameters(found["loss"])) - set(_OF_THE_STUDY)
-    return {n: v for n, v in found.items() if n in own and applies(n, found)}
+    return {n: v for n, v in found.items() if n not in _OF_THE_STUDY and applies(n, found)}
 
 
 def holding(space: Space, point: Point) -> Space:
@@ -313,18 +308,22 @@ def _nearest(values: Values, wanted: Any) -> Any:
     return values[0]
 
 
-def starting_points(space: Space, suggestion: Suggestion, own: Point) -> dict[str, Point]:
+def starting_points(
+    space: Space, suggestion: Suggestion, recipe: Mapping[str, Any]
+) -> dict[str, Point]:
     """What is tried before the sampler has a say, by what it is.
 
-    The defaults; `own`, the recipe for such data; alpha and beta as `suggest_alpha_beta` has them,
-    with the dot product and the cosine; then the defaults of each further loss and model.
+    The defaults; the recipe for such data, or what the space holds nearest to it; alpha and beta as
+    `suggest_alpha_beta` has them, with the dot product and the cosine; then the defaults of each
+    further loss and model.
     """
     losses, models = _choices(space, "loss"), _choices(space, "model")
     first = {"model": models[0], "loss": losses[0]}
-    named = {
-        "defaults": usual_point(space, **first),
-        "recipe": usual_point(space, **own),
-    }
+    named = {"defaults": usual_point(space, **first)}
+    own = recipe_point(recipe, losses, models)
+    near = usual_point(space, **own)
+    wanted = {**own, "model": recipe["model"], "loss": recipe["loss"]}
+    named["recipe" if wanted.items() <= near.items() else "near the recipe"] = near
     shares = {"alpha": suggestion.alpha, "beta": suggestion.beta_measured}
     if "beta" in named["defaults"]:
         named["suggested alpha and beta"] = usual_point(space, **first, **shares)
