@@ -384,7 +384,8 @@ def test_a_wish_to_stop_from_before_training_is_heard(epochs):
     stop = StopRequest(signal.SIGTERM)
     fixed = {**FIXED, "epochs": epochs}
     ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, fixed, stop=stop)
-    assert (ended.why, ended.epochs, ended.signal) == ("interrupted", 1, signal.SIGTERM)
+    assert (ended.why, ended.signal) == ("interrupted", signal.SIGTERM)
+    assert ended.epochs <= 1  # within the first epoch, where that takes longer than a tenth second
     assert ended.again
 
 
