@@ -26,7 +26,14 @@ from scipy.stats import f_oneway, rankdata
 from llpauc.cli import main
 from llpauc.errors import InputError
 from llpauc.experiments.tuning import claims as tuning_claims
-from llpauc.experiments.tuning import fingerprint, parse_budget, plan_space, tune, validation_split
+from llpauc.experiments.tuning import (
+    fingerprint,
+    parse_budget,
+    plan_grid,
+    plan_space,
+    tune,
+    validation_split,
+)
 from llpauc.experiments.tuning import space as spaces
 from llpauc.experiments.tuning import storage as tuning_storage
 from llpauc.experiments.tuning.report import as_records, config_of, importances
@@ -177,8 +184,8 @@ def test_the_recipe_lies_in_the_space_as_it_is(kind, losses, models):
     point = points["recipe" if whole else "near the recipe"]
     assert point["loss"] == ("llpauc" if "llpauc" in losses else losses[0])
     assert point["model"] == (wanted["model"] if wanted["model"] in models else models[0])
-    own = {"loss", "model"} | ({"temperature"} if point["loss"] == "sl" else set())
-    same = [n for n in point if n in wanted and n not in own]
+    others = {"loss", "model"} | ({"temperature"} if point["loss"] == "sl" else set())
+    same = [n for n in point if n in wanted and n not in others]
     assert {n: point[n] for n in same} == {n: wanted[n] for n in same}
     own = {"settled": {"start"}, "moving": {"half_life"}}[kind]
     assert own | ({"alpha", "beta"} if point["loss"] == "llpauc" else set()) <= set(same)
@@ -200,10 +207,8 @@ def test_one_file_of_news_is_given_the_recipe_of_news(tmp_path, cli):
     )
     assert code == 0
     trial = next(row for row in json.loads(told)["trials"] if row["starting_point"] == "recipe")
-    assert (
-        trial["half_life"]
-        == RECIPES["auto"](read_interactions(path).interactions, None)["half_life"]
-    )
+    wanted = RECIPES["auto"](read_interactions(path).interactions, None)
+    assert trial["half_life"] == wanted["half_life"]
     assert trial["item_bias"] is True
 
 
@@ -246,9 +251,7 @@ def test_a_space_that_cannot_be_is_refused(cli, folder, tmp_path, text, said):
 
 
 def test_the_papers_grid_is_tried_once_each_and_no_more(tmp_path):
-    space, points = plan_space(
-        SPLIT, ("llpauc",), ("mf",), "ndcg@20", settled(SPLIT.train), grid="paper"
-    )
+    space, points = plan_grid("paper", ("llpauc",), ("mf",))
     wanted = set(itertools.product(
         [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.9]
     ))  # fmt: skip
@@ -377,15 +380,20 @@ def test_a_trial_without_a_figure_at_the_deadline_is_left_for_later(monkeypatch)
     assert (ended.why, ended.value, ended.again) == ("no time", None, True)
 
 
+@pytest.mark.parametrize(("tick", "whole"), [(0.0, 1), (1.0, 0)])
 @pytest.mark.parametrize("epochs", [1, 6])
-def test_a_wish_to_stop_from_before_training_is_heard(epochs):
-    """A signal that came while the sampler was thinking; `fit` knows only of later ones."""
+def test_a_wish_to_stop_from_before_training_is_heard(epochs, tick, whole, monkeypatch):
+    """A signal that came while the sampler was thinking; `fit` knows only of later ones.
+
+    It is heard at the end of the epoch, or within it where batches take time.
+    """
+    clock = itertools.count(step=tick)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     trial, space = _ask()
     stop = StopRequest(signal.SIGTERM)
     fixed = {**FIXED, "epochs": epochs}
     ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, fixed, stop=stop)
-    assert (ended.why, ended.signal) == ("interrupted", signal.SIGTERM)
-    assert ended.epochs <= 1  # within the first epoch, where that takes longer than a tenth second
+    assert (ended.why, ended.epochs, ended.signal) == ("interrupted", whole, signal.SIGTERM)
     assert ended.again
 
 

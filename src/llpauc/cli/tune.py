@@ -76,7 +76,7 @@ def tune(
     given = dict(locals())
     from pathlib import Path
 
-    from llpauc.experiments.tuning import parse_budget, plan_space, validation_split
+    from llpauc.experiments.tuning import parse_budget, plan_grid, plan_space, validation_split
     from llpauc.experiments.tuning import tune as search
     from llpauc.experiments.tuning.space import check_names
     from llpauc.experiments.tuning.storage import check_installed, check_place
@@ -98,13 +98,16 @@ def tune(
         check_place(storage)
     data = table.load(path)
     whole = data if isinstance(data, Split) else as_split(data.interactions)
-    found = recipe("auto", whole.train, whole.valid)
-    if models is None and grid is None:
-        chosen = tuple(dict.fromkeys((*chosen, found["model"])))
     held = whole.valid is None
     split = validation_split(whole, hold_out, seed)
+    if grid is None:
+        own = recipe("auto", whole.train, whole.valid)
+        if models is None:
+            chosen = tuple(dict.fromkeys((*chosen, own["model"])))
+        searched, points = plan_space(split, losses, chosen, wanted, own, space)
+    else:
+        searched, points = plan_grid(grid, losses, chosen, space)
     del data, whole  # from here on there is no test part
-    searched, points = plan_space(split, losses, chosen, wanted, found, grid=grid, space_file=space)
     Path(out).mkdir(parents=True, exist_ok=True)
     tuning = Tuning(
         searched, points, grid is not None, wanted, seed, epochs, patience, device, pruner,
@@ -202,7 +205,7 @@ _ROWS_ON_SCREEN = 10
 
 
 def _show(outcome: Outcome, tuning: Tuning) -> None:
-    from llpauc.experiments.tuning.report import BESIDE, number
+    from llpauc.experiments.tuning.report import beside, number
 
     shown = [
         [
@@ -215,8 +218,7 @@ def _show(outcome: Outcome, tuning: Tuning) -> None:
     columns = ["trial", "ended", "parameters", f"validation {tuning.metric}", "best epoch"]
     title = f"Trials, the best {len(shown)} of {len(outcome.rows)}"
     show_table(title, columns, shown, left=3)
-    beside = {told: outcome.start(name) for name, told in BESIDE.items()}
-    figures = {told: row.value for told, row in beside.items() if row is not None}
+    figures = {told: row.value for told, row in beside(outcome).items()}
     figures["the most popular items"] = outcome.popularity
     print(f"beside it: {', '.join(f'{told} {cell(value)}' for told, value in figures.items())}")
 

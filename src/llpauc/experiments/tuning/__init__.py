@@ -110,11 +110,9 @@ def plan_space(
     models: tuple[str, ...],
     metric: str,
     recipe: Mapping[str, Any],
-    *,
-    grid: str | None = None,
     space_file: str | None = None,
 ) -> tuple[Space, dict[str, Point]]:
-    """The space, and what is tried first; of a grid, all of it.
+    """The space of a search, and what is tried first.
 
     Args:
         split: train and valid.
@@ -122,18 +120,23 @@ def plan_space(
         metric: on validation.
         recipe: for such data. It is asked for before anything is held out of them: a random tenth
             says nothing of how tastes move.
-        grid: a name of `llpauc.experiments.tuning.space.GRIDS`, instead of a search.
         space_file: see `llpauc.experiments.tuning.space.read_space`.
     """
     spaces.check_names(losses, models)
     k = parse_metric(metric).k or 20
-    if grid is not None:
-        space = _changed(spaces.grid_space(grid, losses, models), space_file)
-        return space, spaces.grid_points(space)
     usual = spaces.usual_space(split.train, losses, models, k)
     wider = spaces.holding(usual, spaces.recipe_point(recipe, losses, models))
     space = _changed(wider, space_file)
     return space, spaces.starting_points(space, suggest_alpha_beta(split.train, k), recipe)
+
+
+def plan_grid(
+    name: str, losses: tuple[str, ...], models: tuple[str, ...], space_file: str | None = None
+) -> tuple[Space, dict[str, Point]]:
+    """The space of a grid by its name, and all of its cells."""
+    spaces.check_names(losses, models)
+    space = _changed(spaces.grid_space(name, losses, models), space_file)
+    return space, spaces.grid_points(space)
 
 
 def _changed(space: Space, file: str | None) -> Space:

@@ -131,6 +131,12 @@ def write_tuning(
     return [folder / name for name in (*texts, *shown)]
 
 
+def beside(outcome: Outcome) -> dict[str, TrialRow]:
+    """The trials that the best one is shown beside, by what people call them."""
+    rows = {told: outcome.start(name) for name, told in BESIDE.items()}
+    return {told: row for told, row in rows.items() if row is not None}
+
+
 def _summary(outcome: Outcome, tuning: Tuning) -> list[str]:
     counts = {
         state: sum(row.state == state for row in outcome.rows)
@@ -143,10 +149,8 @@ def _summary(outcome: Outcome, tuning: Tuning) -> list[str]:
     best = outcome.best
     if best is not None:
         figures = [[f"trial {best.number}, the best", f"{best.value:.4f}"]]
-        for name, told in BESIDE.items():
-            row = outcome.start(name)
-            if row is not None:
-                figures.append([f"trial {row.number}, {told}", f"{row.value:.4f}"])
+        for told, row in beside(outcome).items():
+            figures.append([f"trial {row.number}, {told}", f"{row.value:.4f}"])
         figures.append(["the most popular items", f"{outcome.popularity:.4f}"])
         parts.append(markdown_table(["", f"validation {tuning.metric}"], figures))
         parts.append(
