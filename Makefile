@@ -49,10 +49,10 @@ docs: $(VENV)/.installed-docs  ## the documentation as a site, into site/
 	@echo "open site/index.html, or look at it with: $(BIN)/mkdocs serve"
 
 wheel-test: $(VENV)/.installed-test  ## the built wheel without the checkout, the demo too (2 minutes)
-	LLPAUC_WHEEL_DEMO=1 $(BIN)/python -m pytest tests/test_wheel.py
+	LLPAUC_WHEEL_DEMO=1 $(BIN)/python -m pytest tests/system/test_wheel.py
 
 faults: $(VENV)/.installed-test  ## kill, damage and hostile requests, at length (half an hour to an hour)
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/faults -s
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/system/faults -s
 
 audit: $(VENV)/.installed-test  ## pinned versions against published advisories; needs the network
 	$(BIN)/python -m pip install --quiet pip-audit

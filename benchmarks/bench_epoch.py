@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from llpauc.interactions import IdMap, Interactions
+from llpauc.data.interactions import IdMap, Interactions
 from llpauc.losses import Loss, make_loss
 from llpauc.losses.minimax import minimax_optimizer
 from llpauc.models.embedding import MF, EmbeddingOptions
-from llpauc.optim import AdamOptions
-from llpauc.sampling import make_sampler
 from llpauc.training.batches import batches
 from llpauc.training.engine import CpuEngine
+from llpauc.training.row_adam import AdamOptions
+from llpauc.training.samplers import make_sampler
 
 N_USERS, N_ITEMS, EVENTS, BATCH, NEGATIVES, WIDTH = 87_416, 2_221, 165_004, 128, 100, 64
 # Forward, gradient of the users, gradient of the items: two operations a number each.

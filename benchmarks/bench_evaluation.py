@@ -14,8 +14,8 @@ import tracemalloc
 import numpy as np
 
 from benchmarks.timing import interleaved
-from llpauc.evaluation import evaluate
-from llpauc.interactions import IdMap, Interactions, Split
+from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.evaluation.full_ranking import evaluate
 from llpauc.models import FactorScorer
 
 CAP_MB = 256

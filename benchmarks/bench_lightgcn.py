@@ -15,13 +15,13 @@ from torch import nn
 
 from benchmarks.bench_epoch import EVENTS, WIDTH, adressa_like, loss_of
 from benchmarks.timing import interleaved
-from llpauc.interactions import Interactions
+from llpauc.data.interactions import Interactions
 from llpauc.losses.minimax import minimax_optimizer
 from llpauc.models.embedding import EmbeddingOptions, LightGCN, graph_weights
-from llpauc.optim import AdamOptions
-from llpauc.sampling import make_sampler
 from llpauc.training.backbones import LightGCNBackbone
 from llpauc.training.engine import CpuEngine
+from llpauc.training.row_adam import AdamOptions
+from llpauc.training.samplers import make_sampler
 
 BATCH, NEGATIVES, LAYERS = 2048, 100, 2
 

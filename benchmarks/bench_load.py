@@ -34,7 +34,7 @@ print(json.dumps(dict(seconds=seconds, peak_mb=peak_mb, rows=rows, users=users, 
 """
 SIDES = {
     "llpauc": _FRAME.format(
-        imports="from llpauc.readers import read_interactions",
+        imports="from llpauc.data.readers import read_interactions",
         work="""
 data = read_interactions(sys.argv[1]).interactions
 rows, users, items = len(data), data.n_users, data.n_items

@@ -12,11 +12,11 @@ import os
 import statistics
 from pathlib import Path
 
-from llpauc.evaluation import evaluate
-from llpauc.interactions import Split
+from llpauc.data.interactions import Split
+from llpauc.data.readers import load
+from llpauc.evaluation.full_ranking import evaluate
 from llpauc.models.embedding import MF
-from llpauc.readers import load
-from llpauc.recommend.plan import plan
+from llpauc.recommend.parameters import plan
 from llpauc.recommend.recipes import PAPER_PROTOCOL
 from llpauc.training import Epoch, fit
 

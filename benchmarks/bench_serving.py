@@ -29,9 +29,9 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from llpauc.interactions import IdMap, Interactions
+from llpauc.data.interactions import IdMap, Interactions
+from llpauc.evaluation.scorer import FactorScorer
 from llpauc.models.fold_in import HistoryMap
-from llpauc.models.scorer import FactorScorer
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
 

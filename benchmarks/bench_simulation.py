@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timing import interleaved
-from llpauc.experiments.simulation import Design, negatives_above, simulate, values, warm_up
+from llpauc.research.simulation.simulate import Design, negatives_above, simulate, values, warm_up
 
 GOAL = 100.0
 

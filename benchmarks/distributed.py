@@ -35,18 +35,18 @@ def one(work: str, shard: bool, out: Path) -> None:
     import numpy as np
     import torch
 
-    from llpauc.interactions import IdMap, Interactions
+    from llpauc.data.interactions import IdMap, Interactions
+    from llpauc.distributed import ProcessGroup, joined
     from llpauc.losses import make_loss
     from llpauc.models.embedding import MF, EmbeddingOptions
     from llpauc.models.sharded import ShardedMF
-    from llpauc.optim import AdamOptions
-    from llpauc.ranks import Ranks, joined
-    from llpauc.sampling import make_sampler
     from llpauc.training.batches import batches
     from llpauc.training.engine import CpuEngine
+    from llpauc.training.row_adam import AdamOptions
+    from llpauc.training.samplers import make_sampler
 
     @dataclass(frozen=True)
-    class Counting(Ranks):
+    class Counting(ProcessGroup):
         """Counts the bytes that leave this process."""
 
         sent: list[int] = field(default_factory=list)
@@ -68,28 +68,28 @@ def one(work: str, shard: bool, out: Path) -> None:
     items = (N_ITEMS * rng.random(N_EVENTS) ** 2).astype(np.int32)
     train = Interactions(users, items, IdMap.of(range(N_USERS)), IdMap.of(range(N_ITEMS)))
     with joined() as found:
-        ranks = Counting(found.rank, found.size)
+        processes = Counting(found.rank, found.size)
         options = EmbeddingOptions(dimensions=WIDTH)
-        model = ShardedMF(train, options, 0, ranks) if shard else MF(train, options, 0)
+        model = ShardedMF(train, options, 0, processes) if shard else MF(train, options, 0)
         shares = {"alpha": 0.7, "beta": 0.1} if loss_name == "llpauc" else {}
         loss = make_loss(loss_name, **shares)
         source = make_sampler(sampler, train, negatives, 0)
-        engine = CpuEngine(model, loss, source, train, AdamOptions(), ranks=ranks)
+        engine = CpuEngine(model, loss, source, train, AdamOptions(), processes=processes)
         taken: list[float] = []
         order = rng.permutation(N_EVENTS)[: (_WARM + _TIMED) * size]
         for place, batch in enumerate(batches(engine, train, order, size, 0)):
             if place == _WARM:
-                ranks.sent.clear()
+                processes.sent.clear()
             begun = time.perf_counter()
             engine.step(batch)
             taken.append(time.perf_counter() - begun)
-        rows = (N_USERS + N_ITEMS) / (ranks.size if shard else 1)
+        rows = (N_USERS + N_ITEMS) / (processes.size if shard else 1)
         result = {
             "ms": 1e3 * statistics.median(taken[_WARM:]),
-            "sent": sum(ranks.sent) / (len(taken) - _WARM),
+            "sent": sum(processes.sent) / (len(taken) - _WARM),
             "tables": rows * WIDTH * 4 * 3,  # weights and Adam's two moments
         }
-        if ranks.first:
+        if processes.first:
             out.write_text(json.dumps(result))
 
 

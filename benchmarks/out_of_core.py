@@ -73,14 +73,14 @@ def generate(path: Path, n: int, users: int, items: int) -> None:
 def train(folder: Path, dimensions: int, sampled: str) -> dict[str, float]:
     """A slice of an epoch on prepared data."""
     begun = time.perf_counter()
+    from llpauc.data.prepared import open_prepared
     from llpauc.losses import LLPAUCLoss
     from llpauc.models.embedding import MF, EmbeddingOptions
-    from llpauc.optim import AdamOptions
-    from llpauc.prepared import open_prepared
-    from llpauc.sampling import make_sampler
     from llpauc.training.batches import batches
     from llpauc.training.engine import CpuEngine
     from llpauc.training.order import epoch_order
+    from llpauc.training.row_adam import AdamOptions
+    from llpauc.training.samplers import make_sampler
 
     imported = time.perf_counter()
     events = open_prepared(folder).train

@@ -24,9 +24,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 from benchmarks.timing import interleaved
-from llpauc.interactions import IdMap
+from llpauc.data.interactions import IdMap
+from llpauc.evaluation.scorer import FactorScorer
 from llpauc.models.fold_in import HistoryMap
-from llpauc.models.scorer import FactorScorer
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.lists import People, Wanted, write_recommendations
 

@@ -27,13 +27,13 @@ _SMALL = 1_000_000  # timed three times up to here
 def one(n: int, n_items: int) -> dict[str, float]:
     import numpy as np
 
-    from llpauc.interactions import IdMap, Interactions
+    from llpauc.data.interactions import IdMap, Interactions
     from llpauc.losses import LLPAUCLoss
     from llpauc.models.embedding import MF, EmbeddingOptions
-    from llpauc.optim import AdamOptions
-    from llpauc.sampling import make_sampler
     from llpauc.training.batches import batches
     from llpauc.training.engine import CpuEngine
+    from llpauc.training.row_adam import AdamOptions
+    from llpauc.training.samplers import make_sampler
 
     start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     rng = np.random.default_rng(0)
@@ -92,7 +92,7 @@ def main() -> int:
 def draw(points: list[dict[str, float]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
-    from llpauc import plots
+    from llpauc.research import plots
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for axis, x, y, labels in (

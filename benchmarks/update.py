@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.evaluation import Evaluation, evaluate
-from llpauc.interactions import Interactions, Split
+from llpauc.data.interactions import Interactions, Split
+from llpauc.evaluation.full_ranking import Evaluation, evaluate
+from llpauc.evaluation.scorer import FactorScorer, Scorer, Scores
 from llpauc.models.fold_in import HistoryMap
-from llpauc.models.scorer import FactorScorer, Scorer, Scores
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.sources import as_split
@@ -86,7 +86,7 @@ class KnownItems:
 
 def folded_in(stale: Fitted, came: Arrivals, tested: Split) -> KnownItems:
     """Users with new events by their whole history of known items, known ones without as they were;
-    somebody with no events at all is the mean user. Rows are those of `tested`: the run's first."""
+    somebody with no events at all is the mean user. Indices are those of `tested`: the run's first."""
     assert isinstance(stale.scorer, FactorScorer)
     assert isinstance(stale.by_items, HistoryMap)
     users = stale.by_items.vectors_of(tested.train.matrix[:, : len(stale.item_ids)])
@@ -180,7 +180,7 @@ def cold_users(full: Recommender, split: Split) -> None:
 def fold_in_seconds(model: Recommender, train: Interactions, calls: int = 200) -> float:
     taken = []
     for row in np.flatnonzero(np.diff(train.matrix.indptr))[:calls]:
-        items = train.item_ids.outside(train.matrix[row].indices)
+        items = train.item_ids.ids(train.matrix[row].indices)
         begun = time.process_time()
         model.fold_in(items, k=20)
         taken.append(time.process_time() - begun)

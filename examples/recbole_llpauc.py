@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from llpauc.interactions import Interactions
+from llpauc.data.interactions import Interactions
 from llpauc.losses import LLPAUCLoss, Loss, minimax_optimizer
 
 
@@ -105,8 +105,8 @@ def main() -> None:
         folder = Path(place)
         (folder / "events").mkdir()
         events = made_up_events()
-        users = events.user_ids.outside(events.users)
-        items = events.item_ids.outside(events.items)
+        users = events.user_ids.ids(events.users)
+        items = events.item_ids.ids(events.items)
         lines = [f"{user}\t{item}" for user, item in zip(users, items, strict=True)]
         text = "\n".join(["user_id:token\titem_id:token", *lines]) + "\n"
         (folder / "events" / "events.inter").write_text(text, encoding="utf-8")

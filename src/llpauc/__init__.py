@@ -9,25 +9,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llpauc.data.interactions import IdMap, Interactions, Split
+    from llpauc.data.readers import read_interactions, read_split
     from llpauc.evaluation import evaluate
-    from llpauc.interactions import IdMap, Interactions, Split
     from llpauc.losses import LLPAUCLoss
     from llpauc.metrics import auc_score, llpauc_score, opauc_score
-    from llpauc.readers import read_interactions, read_split
     from llpauc.recommend import Recommender
 
 _HOMES = {
-    "IdMap": "interactions",
-    "Interactions": "interactions",
+    "IdMap": "data.interactions",
+    "Interactions": "data.interactions",
     "LLPAUCLoss": "losses",
     "Recommender": "recommend",
-    "Split": "interactions",
+    "Split": "data.interactions",
     "auc_score": "metrics",
     "evaluate": "evaluation",
     "llpauc_score": "metrics",
     "opauc_score": "metrics",
-    "read_interactions": "readers",
-    "read_split": "readers",
+    "read_interactions": "data.readers",
+    "read_split": "data.readers",
 }
 
 __all__ = [

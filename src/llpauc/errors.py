@@ -18,7 +18,7 @@ class InputError(ValueError):
     """What came in cannot be used; the message is one line and names the remedy."""
 
 
-class ToldError(InputError):
+class ReportedByFirstProcessError(InputError):
     """One of several processes met it, and the first of them tells it."""
 
 
@@ -40,10 +40,10 @@ def listing(names: Iterable[object], most: int = 30) -> str:
     return ", ".join(words[:most]) + more
 
 
-def check_share(name: str, value: float) -> float:
+def check_fraction(name: str, value: float) -> float:
     """A share in (0, 1], as alpha and beta are.
 
-    >>> check_share("alpha", 0.7)
+    >>> check_fraction("alpha", 0.7)
     0.7
     """
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llpauc.interactions import Interactions
+from llpauc.data.interactions import Interactions
 from llpauc.recommend import Recommender
 
 HERE = Path(__file__).resolve().parent

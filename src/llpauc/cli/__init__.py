@@ -29,10 +29,10 @@ from llpauc.cli import (
     tune,
     update,
 )
+from llpauc.cli.memory_limit import check_limit
 from llpauc.cli.parser import Group, call, find
-from llpauc.cli.room import check_limit
 from llpauc.cli.version import version_text
-from llpauc.errors import InputError, ToldError
+from llpauc.errors import InputError, ReportedByFirstProcessError
 
 COMMANDS = Group(
     """Train recommenders towards their top-K lists, and measure them honestly.
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(words)
         finally:
             sys.stdout.flush()  # what cannot be written is to be told here, not at the very end
-    except ToldError:
+    except ReportedByFirstProcessError:
         time.sleep(1)  # for the first rank to tell it, before torchrun ends us all
         return 2
     except InputError as error:

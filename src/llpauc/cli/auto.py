@@ -16,8 +16,8 @@ from llpauc.cli.outputs import check_folder
 from llpauc.cli.parser import Count
 
 if TYPE_CHECKING:
-    from llpauc.experiments.auto import Outcome
-    from llpauc.experiments.auto.contest import Listener
+    from llpauc.search.auto import Outcome
+    from llpauc.search.auto.contest import Listener
 
 
 def auto(
@@ -53,11 +53,11 @@ def auto(
     """
     from pathlib import Path
 
-    from llpauc.artifacts import check_replaceable
-    from llpauc.experiments.auto import Budget, Facts, deliver, headline, run, write_report
-    from llpauc.experiments.auto.trained import warm_up
-    from llpauc.experiments.tuning import parse_budget
-    from llpauc.interactions import Split
+    from llpauc.data.interactions import Split
+    from llpauc.search.auto import Budget, Facts, deliver, headline, run, write_report
+    from llpauc.search.auto.trained import warm_up
+    from llpauc.search.tuning.tune import parse_budget
+    from llpauc.storage.run_folder import check_replaceable
 
     begun, seconds = time.monotonic(), parse_budget(budget)
     check_folder(out)
@@ -106,7 +106,7 @@ def _seconds_of(warm_up: Callable[[], None]) -> float:
 def _config(outcome: Outcome, table: TableOptions, path: str) -> str:
     """config.toml: what `llpauc train` needs beside the data to fit the winner again."""
     from llpauc.cli.model_options import ModelOptions
-    from llpauc.experiments.tuning.report import toml
+    from llpauc.search.tuning.report import toml
 
     usual = asdict(TableOptions())
     config = {
@@ -122,7 +122,7 @@ def _config(outcome: Outcome, table: TableOptions, path: str) -> str:
 
 
 def _show(outcome: Outcome) -> None:
-    from llpauc.experiments.auto.finish import METRICS
+    from llpauc.search.auto.finish import METRICS
 
     if outcome.finish is None or outcome.measures is None:
         return
@@ -172,7 +172,7 @@ def _telling(seconds: float, begun: float) -> Iterator[Listener]:
     """A line for each thing done; on a terminal a bar of the budget below them."""
     import sys
 
-    from llpauc.experiments.auto.contest import Listener
+    from llpauc.search.auto.contest import Listener
 
     if not sys.stderr.isatty():
         yield Listener(line=note)

@@ -122,14 +122,14 @@ def _place(command: Command, path: tuple[str, ...], known: Mapping[str, Sequence
 
 def _known_names() -> dict[str, Sequence[str]]:
     """Choices that are the keys of a dict somewhere: a new loss needs no line here."""
-    from llpauc.experiments.paper.targets import TARGETS
+    from llpauc.data.readers import FORMATS
     from llpauc.losses import LOSSES
     from llpauc.models import BASELINES
     from llpauc.models.embedding import EMBEDDING_MODELS
-    from llpauc.readers import FORMATS
-    from llpauc.recommend.plan import MODELS
+    from llpauc.recommend.parameters import MODELS
     from llpauc.recommend.recipes import RECIPES
-    from llpauc.sampling import SAMPLERS
+    from llpauc.research.paper.targets import TARGETS
+    from llpauc.training.samplers import SAMPLERS
 
     return {
         "loss": tuple(LOSSES),

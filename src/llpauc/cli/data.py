@@ -11,8 +11,8 @@ from llpauc.cli.outputs import check_file, check_folder
 from llpauc.cli.parser import Count
 
 if TYPE_CHECKING:
-    from llpauc.interactions import Split
-    from llpauc.readers import Reading
+    from llpauc.data.interactions import Split
+    from llpauc.data.readers import Reading
 
 
 def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bool = False) -> None:
@@ -26,11 +26,11 @@ def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bo
         plot: write the long tail as a picture to this file, for example tail.png
         json: print the figures as JSON
     """
-    from llpauc import inspection
-    from llpauc.interactions import Split
+    from llpauc.data import inspection
+    from llpauc.data.interactions import Split
 
     if plot is not None:
-        from llpauc import plots
+        from llpauc.research import plots
 
         check_file(plot)
         plots.check_kind(plot)
@@ -83,7 +83,7 @@ def split(
         write: format of the three files: tsv, csv, parquet or inter
         json: print the counts as JSON
     """
-    from llpauc.files import write_split
+    from llpauc.storage.files import write_split
 
     check_folder(out)
     parts = options.apply(_single(table, path))
@@ -113,8 +113,8 @@ def noise(
         write: format of the files: tsv, csv, parquet or inter
         json: print the counts as JSON
     """
+    from llpauc.data.noise import clean_and_noise, write_pair
     from llpauc.errors import InputError
-    from llpauc.noise import clean_and_noise, write_pair
 
     if table.min_rating is not None:
         raise InputError("--min-rating would drop the noise itself; the threshold marks it")
@@ -152,8 +152,8 @@ def prepare(
         held_out_users: hold out events of so many users only, drawn at random
         json: print the counts as JSON
     """
+    from llpauc.data.preparing.prepare import prepare as prepare_files
     from llpauc.errors import InputError
-    from llpauc.preparing import prepare as prepare_files
 
     if options.k_core > 1:
         raise InputError("--k-core needs all events in memory; use it with llpauc data split")
@@ -182,7 +182,7 @@ def verify(path: str, *, json: bool = False) -> None:
         path: a prepared folder
         json: print the outcome as JSON
     """
-    from llpauc.prepared import open_prepared
+    from llpauc.data.prepared import open_prepared
 
     with progress(f"reading {path}"):
         split = open_prepared(path, verify=True)
@@ -193,8 +193,8 @@ def verify(path: str, *, json: bool = False) -> None:
 
 
 def _single(table: TableOptions, path: str, *, noise: bool = False) -> Reading:
+    from llpauc.data.interactions import Split
     from llpauc.errors import InputError
-    from llpauc.interactions import Split
 
     data = table.load(path, noise=noise)
     if isinstance(data, Split):

@@ -11,7 +11,7 @@ from llpauc.cli.outputs import check_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from llpauc.demo import DemoData
+    from llpauc.data.demo import DemoData
     from llpauc.recommend import Recommender
 
 # All items as negatives and a soft cosine: what suits a small catalogue (docs/training.md). The
@@ -35,11 +35,11 @@ def demo(out: str = "demo", json: bool = False) -> None:
     """
     from pathlib import Path
 
-    from llpauc import plots
-    from llpauc.demo import demo_data
-    from llpauc.evaluation import evaluate
-    from llpauc.files import write_split
+    from llpauc.data.demo import demo_data
+    from llpauc.evaluation.full_ranking import evaluate
     from llpauc.recommend import Recommender
+    from llpauc.research import plots
+    from llpauc.storage.files import write_split
 
     check_folder(out)
     data = demo_data()
@@ -99,7 +99,7 @@ def _write_titles(data: DemoData, path: Path) -> Path:
     """The films' names, for `llpauc report --items` and `llpauc serve --items`."""
     import pyarrow as pa
 
-    from llpauc.files import atomic_write, write_text
+    from llpauc.storage.files import atomic_write, write_text
 
     table = pa.table({"item": list(data.titles), "title": list(data.titles.values())})
     with atomic_write(path) as temporary:
@@ -110,9 +110,9 @@ def _write_titles(data: DemoData, path: Path) -> Path:
 def _show_somebody(trained: Recommender, data: DemoData) -> None:
     """One person's films beside what the model would show them."""
     somebody = "u0042"
-    row = data.split.user_ids.rows([somebody])[0]
+    row = data.split.user_ids.indices([somebody])[0]
     train = data.split.train
-    seen = data.split.item_ids.outside(train.items[train.users == row])
+    seen = data.split.item_ids.ids(train.items[train.users == row])
     ids, _ = trained.recommend([somebody], k=8)
     pairs = [(data.titles[a], data.titles[b]) for a, b in zip(seen, ids[0], strict=False)]
     show_table(f"Person {somebody}", ["has seen", "gets recommended"], pairs, left=2)

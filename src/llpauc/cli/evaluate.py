@@ -8,16 +8,16 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import note, print_json, progress, show_table
+from llpauc.cli.memory_limit import check_room
 from llpauc.cli.options import SplitOptions, TableOptions
 from llpauc.cli.outputs import check_file, make_folder_of
 from llpauc.cli.parser import Count, NotNegative, Positive
-from llpauc.cli.room import check_room
 
 if TYPE_CHECKING:
-    from llpauc.evaluation import Evaluation
-    from llpauc.interactions import Interactions, Split
+    from llpauc.data.interactions import Interactions, Split
+    from llpauc.data.recency import Recency
+    from llpauc.evaluation.full_ranking import Evaluation
     from llpauc.models import Scorer
-    from llpauc.recency import Recency
     from llpauc.recommend.fitted import Fitted
 
     Fit = Callable[[], Scorer]
@@ -77,8 +77,9 @@ def evaluate(
         plot: write the comparison by the first three metrics as a picture to this file
         json: print the results as JSON
     """
-    from llpauc import evaluation, histories, recency
+    from llpauc.data import histories, recency
     from llpauc.errors import choose
+    from llpauc.evaluation import full_ranking as evaluation
     from llpauc.metrics import parse_metric, split_names
     from llpauc.models import BASELINES
 
@@ -89,7 +90,7 @@ def evaluate(
     for target in (per_user, lists, plot):
         check_file(target)
     if plot is not None:
-        from llpauc import plots
+        from llpauc.research import plots
 
         plots.check_kind(plot)
     split = options.apply(table.load(path))
@@ -220,10 +221,10 @@ def _beaten_by_recent(
     results: Mapping[str, Evaluation], split: Split, parts: Sequence[Interactions], chosen: Recency
 ) -> str | None:
     """A warning where recent popularity, learnt from `parts`, is clearly better than a model."""
-    from llpauc.evaluation import MASKS
-    from llpauc.histories import before
+    from llpauc.data.histories import before
+    from llpauc.data.recency import METRIC, clearly_better, one_list_values, recent_counts
+    from llpauc.evaluation.full_ranking import MASKS
     from llpauc.metrics import parse_metric
-    from llpauc.recency import METRIC, clearly_better, one_list_values, recent_counts
 
     one = next(iter(results.values()))
     metric = next((m for m in (METRIC, *one.values) if m in one.values and parse_metric(m).k), None)

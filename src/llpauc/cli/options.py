@@ -10,8 +10,8 @@ from pydantic import Field
 from llpauc.cli.console import note, progress
 
 if TYPE_CHECKING:
-    from llpauc.interactions import Split
-    from llpauc.readers import Reading, ReadOptions
+    from llpauc.data.interactions import Split
+    from llpauc.data.readers import Reading, ReadOptions
 
 HeldOut = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -61,9 +61,9 @@ class TableOptions:
             least: users and items there must be, each. To rank takes two.
             noise: low ratings are wanted: nothing is said of them.
         """
+        from llpauc.data.interactions import Split
+        from llpauc.data.readers import load
         from llpauc.errors import InputError
-        from llpauc.interactions import Split
-        from llpauc.readers import load
 
         with progress(f"reading {path}"):
             data = load(path, **self.reading())
@@ -81,8 +81,8 @@ class TableOptions:
 
     def _liked(self, data: Reading | Split) -> Reading | Split:
         """Without the events rated too low; where that was not asked for, how many there may be."""
-        from llpauc import filters
-        from llpauc.interactions import Split
+        from llpauc.data import filters
+        from llpauc.data.interactions import Split
 
         if self.min_rating is None:
             events = data.train if isinstance(data, Split) else data.interactions
@@ -129,8 +129,8 @@ class SplitOptions:
 
     def apply(self, data: Reading | Split) -> Split:
         """Pre-split data as they are; a single table is filtered and split as asked."""
-        from llpauc import filters, splits
-        from llpauc.interactions import Split
+        from llpauc.data import filters, splits
+        from llpauc.data.interactions import Split
 
         if isinstance(data, Split):
             return data

@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import note, print_json, progress, show_table
+from llpauc.cli.memory_limit import check_room
 from llpauc.cli.outputs import check_file
 from llpauc.cli.parser import Count, Positive
-from llpauc.cli.room import check_room
 
 if TYPE_CHECKING:
-    from llpauc.interactions import IdMap
+    from llpauc.data.interactions import IdMap
     from llpauc.recommend.fitted import Fitted
     from llpauc.recommend.lists import People, Wanted
 
@@ -99,7 +99,7 @@ def recommend(
             ranked = fitted.rank_rows(
                 people.rows, wanted.k, not seen, hidden, memory_mb=memory_mb, progress=advance
             )
-    _show(fitted, people.ids.outside(range(len(people.rows))).tolist(), *ranked, None, json)
+    _show(fitted, people.ids.ids(range(len(people.rows))).tolist(), *ranked, None, json)
     if ranker is not None:
         _recall(ranker)
     if given is None and len(people.rows) < len(fitted.user_ids):
@@ -113,8 +113,8 @@ def _show(
     fitted: Fitted, users: Any, ranked: Any, scores: Any, out: str | None, json: bool
 ) -> None:
     """Lists that fit into memory, on the screen or in a file."""
-    from llpauc.recommend import outside
     from llpauc.recommend.lists import ListRows, write_lists
+    from llpauc.recommend.recommender import outside
 
     lists = ListRows(users, outside(fitted.item_ids, ranked), scores)
     if out is not None:
@@ -184,12 +184,12 @@ def _recall(ranker: Any) -> float:
 
 
 def _known_items(fitted: Fitted, option: str, ids: list[Any] | None) -> Any:
-    """Rows of the items a run knows; the others are counted aloud."""
+    """Indices of the items a run knows; the others are counted aloud."""
     from llpauc.errors import InputError
 
     if ids is None:
         return None
-    rows = fitted.item_ids.rows(ids)
+    rows = fitted.item_ids.indices(ids)
     unknown = int((rows < 0).sum())
     if unknown == len(rows):
         raise InputError(
@@ -203,7 +203,7 @@ def _known_items(fitted: Fitted, option: str, ids: list[Any] | None) -> Any:
 
 def _one_id_with_commas(known: IdMap, text: str | None, ids: list[Any] | None) -> list[Any] | None:
     """The text itself where that is an id of the run, commas and all; else what it was cut into."""
-    whole = text is not None and "," in text and known.rows([text])[0] >= 0
+    whole = text is not None and "," in text and known.indices([text])[0] >= 0
     return [text] if whole else ids
 
 
@@ -236,9 +236,9 @@ def _column(path: Any, role: str) -> list[Any]:
     import pyarrow.parquet as pq
     from pyarrow import csv
 
+    from llpauc.data.interactions import IdMap
+    from llpauc.data.readers.columns import KNOWN_NAMES, plain
     from llpauc.errors import InputError
-    from llpauc.interactions import IdMap
-    from llpauc.readers.columns import KNOWN_NAMES, plain
 
     def column_of(names: list[str]) -> str:
         for known in KNOWN_NAMES[role]:
@@ -269,5 +269,5 @@ def _column(path: Any, role: str) -> list[Any]:
     except (pa.ArrowInvalid, OSError) as error:
         told = str(error).partition("\n")[0]
         raise InputError(f"{path}: is no table that can be read: {told}") from None
-    ids: list[Any] = IdMap.of(values).outside(range(len(IdMap.of(values)))).tolist()
+    ids: list[Any] = IdMap.of(values).ids(range(len(IdMap.of(values)))).tolist()
     return ids

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llpauc.cli.console import note, print_json, progress
+from llpauc.cli.memory_limit import check_room
 from llpauc.cli.outputs import check_file, make_folder_of
-from llpauc.cli.room import check_room
 
 
 def report(
@@ -32,12 +32,12 @@ def report(
         json: print what was written as JSON
     """
     from llpauc.errors import InputError
-    from llpauc.files import atomic_write
-    from llpauc.page.document import render
-    from llpauc.page.report import report_data
-    from llpauc.page.runs import load_run
-    from llpauc.page.titles import read_titles
-    from llpauc.page.tuning import read_tuning
+    from llpauc.report.document import render
+    from llpauc.report.report import report_data
+    from llpauc.report.runs import load_run
+    from llpauc.report.titles import read_titles
+    from llpauc.report.tuning import read_tuning
+    from llpauc.storage.files import atomic_write
 
     check_file(out)
     wanted = _users(users)

@@ -12,8 +12,8 @@ from llpauc.cli.outputs import check_folder
 from llpauc.cli.parser import Count
 
 if TYPE_CHECKING:
-    from llpauc.experiments.lab import Lab, Progress
-    from llpauc.experiments.report import Report
+    from llpauc.research.lab import Lab, Progress
+    from llpauc.research.report import Report
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def reproduce(target: str, *, options: StudyOptions) -> None:
         target: what to make; several with commas between
     """
     from llpauc.errors import choose
-    from llpauc.experiments.paper.targets import TARGETS
+    from llpauc.research.paper.targets import TARGETS
 
     wanted = list(TARGETS) if target == "all" else target.split(",")
     makers = {name: choose(TARGETS, name, "target") for name in wanted}
@@ -82,8 +82,8 @@ def leaderboard(
     from pathlib import Path
 
     from llpauc.errors import choose
-    from llpauc.experiments.leaderboard import BOARDS
-    from llpauc.experiments.leaderboard import leaderboard as make
+    from llpauc.research.leaderboard import BOARDS
+    from llpauc.research.leaderboard import leaderboard as make
 
     names = None if only is None else only.split(",")
     for name in names or ():
@@ -106,10 +106,10 @@ def _study(
     import time
     from pathlib import Path
 
-    from llpauc.environment import cores
     from llpauc.errors import InputError
-    from llpauc.experiments.lab import Lab
-    from llpauc.experiments.report import write_report
+    from llpauc.research.lab import Lab
+    from llpauc.research.report import write_report
+    from llpauc.storage.environment import cores
 
     data, out, seeds = Path(options.data), Path(options.out), options.seeds
     if not data.is_dir():

@@ -16,7 +16,7 @@ from llpauc.cli.console import note, print_json, show_table
 from llpauc.cli.outputs import CHECKPOINT
 
 if TYPE_CHECKING:
-    from llpauc.artifacts import Glance
+    from llpauc.storage.run_folder import RunSummary
 
 _LEVELS = 2  # of folders below the one that is given
 _LONGEST = 60  # characters of a cell: what a run says of itself may be anything
@@ -101,8 +101,8 @@ def runs(
 
 def _look(folders: Sequence[str], verify: bool) -> tuple[list[Run], dict[str, str]]:
     """The runs in these folders in the order they were found, and why others are none."""
-    from llpauc.artifacts import glance
     from llpauc.errors import InputError
+    from llpauc.storage.run_folder import summarize
 
     found, broken, known = [], {}, set()
     for folder in folders:
@@ -116,7 +116,7 @@ def _look(folders: Sequence[str], verify: bool) -> tuple[list[Run], dict[str, st
                 continue
             known.add(place.resolve())
             try:
-                found.append(describe(str(place), glance(place, verify=verify)))
+                found.append(describe(str(place), summarize(place, verify=verify)))
             except (InputError, OSError) as error:  # a disk that fails is a reason too
                 broken[str(place)] = str(error)
     return found, broken
@@ -127,7 +127,7 @@ def _run_folders(folder: Path, levels: int) -> Iterator[Path]:
 
     A run that has lost a file is one still: two of its names are enough.
     """
-    from llpauc.artifacts import MANIFEST, PARTS
+    from llpauc.storage.run_folder import MANIFEST, PARTS
 
     try:
         with os.scandir(folder) as entries:
@@ -148,8 +148,8 @@ def _run_folders(folder: Path, levels: int) -> Iterator[Path]:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def describe(name: str, seen: Glance) -> Run:
-    """What a glance at a run tells; anything may be missing or odd, and is then left out."""
+def describe(name: str, seen: RunSummary) -> Run:
+    """What a summarize at a run tells; anything may be missing or odd, and is then left out."""
     from llpauc.errors import InputError
 
     params = seen.meta.get("params")
@@ -242,7 +242,7 @@ def _figures(told: Any) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | None:
-    from llpauc.artifacts.told import number
+    from llpauc.storage.json_values import number
 
     return number(value)
 

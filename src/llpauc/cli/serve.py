@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from llpauc.cli.console import note
-from llpauc.cli.room import check_room
+from llpauc.cli.memory_limit import check_room
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -39,8 +39,8 @@ def serve(
         json: what the server says as JSON, a line each
     """
     from llpauc.errors import InputError
-    from llpauc.page.titles import read_titles
-    from llpauc.page.tuning import read_tuning
+    from llpauc.report.titles import read_titles
+    from llpauc.report.tuning import read_tuning
 
     try:
         from llpauc.serving.page import Beside

@@ -13,7 +13,7 @@ from llpauc.cli.outputs import check_folder
 from llpauc.cli.parser import Count
 
 if TYPE_CHECKING:
-    from llpauc.experiments.simulation.report import Summary
+    from llpauc.research.simulation.report import Summary
 
 AboveChance = Annotated[float, Field(gt=0.5, lt=1)]
 Several = Annotated[int, Field(ge=2)]
@@ -53,8 +53,8 @@ def simulate(
         json: print the results as JSON
     """
     from llpauc.errors import InputError
-    from llpauc.experiments import simulation
-    from llpauc.experiments.simulation.report import as_json, summarise
+    from llpauc.research.simulation import simulate as simulation
+    from llpauc.research.simulation.report import as_json, summarise
 
     try:
         ks = tuple(sorted({int(word) for word in k.split(",")}))
@@ -86,7 +86,7 @@ def simulate(
 
 
 def _show(summary: Summary) -> None:
-    from llpauc.experiments.simulation.report import setting, tables, told
+    from llpauc.research.simulation.report import setting, tables, told
 
     print(setting(summary.study))
     for table in tables(summary):
@@ -99,9 +99,9 @@ def _show(summary: Summary) -> None:
 def _write(summary: Summary, out: str, command: str) -> None:
     from pathlib import Path
 
-    from llpauc.experiments.report import Report, bullet_list, markdown_table, write_report
-    from llpauc.experiments.simulation.report import grid_rows, panels, setting, tables, told
-    from llpauc.plots.simulation import heat_maps
+    from llpauc.research.plots.simulation import heat_maps
+    from llpauc.research.report import Report, bullet_list, markdown_table, write_report
+    from llpauc.research.simulation.report import grid_rows, panels, setting, tables, told
 
     study = summary.study
     said = bullet_list([told(verdict) for verdict in summary.verdicts])

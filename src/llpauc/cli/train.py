@@ -15,8 +15,8 @@ from llpauc.cli.options import HeldOut, Seed, TableOptions
 from llpauc.cli.outputs import check_folder
 
 if TYPE_CHECKING:
-    from llpauc.interactions import Split
-    from llpauc.ranks import Ranks
+    from llpauc.data.interactions import Split
+    from llpauc.distributed import ProcessGroup
     from llpauc.recommend import Recommender
     from llpauc.training import Checkpointing, Epoch
 
@@ -60,11 +60,11 @@ def train(
         dry_run: read the data, say what would be done, and stop
         json: print the outcome as JSON
     """
-    from llpauc.artifacts import MANIFEST
-    from llpauc.ranks import joined
+    from llpauc.distributed import joined
+    from llpauc.storage.run_folder import MANIFEST
 
-    with joined() as ranks:
-        work = ranks.together(
+    with joined() as processes:
+        work = processes.together(
             lambda: _plan(
                 path, out, options, seed, hold_out, refit, recipe, metrics,
                 {"tensorboard": tensorboard, "mlflow": mlflow}, checkpoints, table,
@@ -73,17 +73,17 @@ def train(
         recommender, split = work.recommender, work.split
         events, users, items = len(split.train), split.n_users, split.n_items
         note(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
-        if ranks.size > 1:
-            note(f"{ranks.size} processes divide every batch")
+        if processes.size > 1:
+            note(f"{processes.size} processes divide every batch")
         if (Path(out) / MANIFEST).exists():
             note(f"the run in {out} will be replaced when this one is whole")
         if dry_run:
             note("dry run: nothing trained, nothing written")
-            if json and ranks.first:
+            if json and processes.first:
                 would = {**recommender.get_params(), "run": out}
                 print_json({**would, "events": events, "users": users, "items": items})
             return
-        _train(work, out, path, json, ranks)
+        _train(work, out, path, json, processes)
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ def _plan(
     table: TableOptions,
 ) -> _Work:
     """Refuse what cannot be done before any work is; then read the data."""
-    from llpauc.artifacts import check_replaceable
+    from llpauc.data.interactions import Split
     from llpauc.errors import InputError, choose
-    from llpauc.interactions import Split
     from llpauc.metrics import parse_metric, split_names
     from llpauc.models import BASELINES
     from llpauc.recommend.recipes import RECIPES, with_loss
     from llpauc.recommend.sources import as_split
-    from llpauc.tracking import check_trackers
+    from llpauc.storage.run_folder import check_replaceable
+    from llpauc.training.tracking import check_trackers
 
     given = options.given() | {"hold_out": hold_out, **({"refit": True} if refit else {})}
     recommender = _recommender(given, seed)  # says at once what is wrong with it
@@ -153,18 +153,18 @@ def _recommender(given: dict[str, Any], seed: int) -> Recommender:
     return Recommender(**given, seed=seed)
 
 
-def _train(work: _Work, out: str, path: str, json: bool, ranks: Ranks) -> None:
-    from llpauc.artifacts import MANIFEST
+def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup) -> None:
     from llpauc.models import BASELINES
-    from llpauc.tracking import tracking
+    from llpauc.storage.run_folder import MANIFEST
     from llpauc.training import Diverged
     from llpauc.training.checkpoint import opened
+    from llpauc.training.tracking import tracking
 
     recommender, split = work.recommender, work.split
     trouble, measured, learnt = None, None, False
     with (
         opened(None if recommender.model in BASELINES else work.checkpoint) as kept,
-        tracking(work.places if ranks.first else {}, _settings(recommender), note) as tracked,
+        tracking(work.places if processes.first else {}, _settings(recommender), note) as tracked,
     ):
         with _training_progress(recommender, split, tracked.epoch) as (on_batch, on_epoch):
 
@@ -194,9 +194,9 @@ def _train(work: _Work, out: str, path: str, json: bool, ranks: Ranks) -> None:
             if split.test is None:
                 note("no test part, so nothing is measured; llpauc data split makes one")
             elif half is None:
-                measured = _measure(recommender, split, work.metrics, ranks)
+                measured = _measure(recommender, split, work.metrics, processes)
         finally:  # an impatient second Ctrl-C must not cost the run
-            if ranks.first:
+            if processes.first:
                 recommender.save(out, data=path, test=measured)
         tracked.end(history, None if measured is None else measured[recommender.model])
         if trouble is not None:
@@ -207,7 +207,7 @@ def _train(work: _Work, out: str, path: str, json: bool, ranks: Ranks) -> None:
         note(f"interrupted: the model of epoch {history.best_epoch} is saved in {out}")
         if kept is not None and kept.newest is not None:
             note(f"to go on ({kept.newest}): give the same command with --resume")
-    if ranks.first:
+    if processes.first:
         _report(recommender, measured, out, json)
     if trouble is not None:
         note(f"what was learnt before is in {out}")
@@ -217,20 +217,20 @@ def _train(work: _Work, out: str, path: str, json: bool, ranks: Ranks) -> None:
 
 
 def _measure(
-    recommender: Recommender, split: Split, metrics: list[str], ranks: Ranks
+    recommender: Recommender, split: Split, metrics: list[str], processes: ProcessGroup
 ) -> dict[str, Any] | None:
     """The test figures, of popularity too; None where another process has the model."""
-    from llpauc.evaluation import evaluate
-    from llpauc.ranks import ALONE
+    from llpauc.distributed import SINGLE_PROCESS
+    from llpauc.evaluation.full_ranking import evaluate
     from llpauc.recommend import Recommender
 
     if recommender.fitted is None:
         return None
-    together = ALONE if recommender.parameters.get("shard") else ranks
+    together = SINGLE_PROCESS if recommender.parameters.get("shard") else processes
     popular = Recommender(model="popularity", refit=recommender.refit).fit(split)
     scorers = {"popularity": popular.scorer(), recommender.model: recommender.scorer()}
     return {
-        name: evaluate(scorer, split, metrics=metrics, ranks=together).summary()
+        name: evaluate(scorer, split, metrics=metrics, processes=together).summary()
         for name, scorer in scorers.items()
     }
 

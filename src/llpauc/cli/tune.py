@@ -15,8 +15,8 @@ from llpauc.cli.outputs import check_folder
 from llpauc.cli.parser import Count
 
 if TYPE_CHECKING:
-    from llpauc.experiments.tuning import Outcome
-    from llpauc.experiments.tuning.workers import Step, Tuning
+    from llpauc.search.tuning.tune import Outcome
+    from llpauc.search.tuning.workers import Step, Tuning
 
 _USUAL_BUDGET = "20m"
 
@@ -76,15 +76,15 @@ def tune(
     given = dict(locals())
     from pathlib import Path
 
-    from llpauc.experiments.tuning import parse_budget, plan_grid, plan_space, validation_split
-    from llpauc.experiments.tuning import tune as search
-    from llpauc.experiments.tuning.space import check_names
-    from llpauc.experiments.tuning.storage import check_installed, check_place
-    from llpauc.experiments.tuning.workers import Tuning
-    from llpauc.interactions import Split
+    from llpauc.data.interactions import Split
     from llpauc.metrics import parse_metric
     from llpauc.recommend.recipes import recipe
     from llpauc.recommend.sources import as_split
+    from llpauc.search.tuning.space import check_names
+    from llpauc.search.tuning.storage import check_installed, check_place
+    from llpauc.search.tuning.tune import parse_budget, plan_grid, plan_space, validation_split
+    from llpauc.search.tuning.tune import tune as search
+    from llpauc.search.tuning.workers import Tuning
 
     check_installed()
     seconds = float("inf")
@@ -156,7 +156,7 @@ def _config(
 ) -> str | None:
     """best.toml: all that `llpauc train` needs beside the data to come to the same figure."""
     from llpauc.cli.model_options import ModelOptions
-    from llpauc.experiments.tuning.report import config_of, toml
+    from llpauc.search.tuning.report import config_of, toml
 
     best = outcome.best
     if best is None:
@@ -176,14 +176,14 @@ def _write(
 ) -> None:
     from pathlib import Path
 
-    from llpauc.experiments.tuning.report import write_tuning
+    from llpauc.search.tuning.report import write_tuning
 
     for written in write_tuning(outcome, tuning, Path(out), config, path, source):
         note(f"wrote {written}")
 
 
 def _as_json(outcome: Outcome, tuning: Tuning, out: str) -> dict[str, Any]:
-    from llpauc.experiments.tuning.report import BESIDE, as_records, config_of
+    from llpauc.search.tuning.report import BESIDE, as_records, config_of
 
     best = outcome.best
     beside = {name: outcome.start(name) for name in BESIDE}
@@ -205,7 +205,7 @@ _ROWS_ON_SCREEN = 10
 
 
 def _show(outcome: Outcome, tuning: Tuning) -> None:
-    from llpauc.experiments.tuning.report import beside, number
+    from llpauc.search.tuning.report import beside, number
 
     shown = [
         [

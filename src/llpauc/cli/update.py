@@ -48,14 +48,14 @@ def update(
     """
     from pathlib import Path
 
-    from llpauc import artifacts
-    from llpauc.interactions import Split
+    from llpauc.data.interactions import Split
     from llpauc.recommend import Recommender
+    from llpauc.storage import run_folder
 
     target = run if out is None else out
     check_folder(target)
-    artifacts.check_replaceable(target)
-    artifact = artifacts.load(run)
+    run_folder.check_replaceable(target)
+    artifact = run_folder.load(run)
     recommender, before = Recommender.of_artifact(artifact, run), artifact.meta
     data = table.load(events, least=1)
     with progress("updating") as advance:
@@ -80,7 +80,7 @@ def update(
         return
     history = recommender.history
     signal = None if history is None else history.signal
-    if signal is not None and (Path(target) / artifacts.MANIFEST).exists():
+    if signal is not None and (Path(target) / run_folder.MANIFEST).exists():
         facts["run"] = target = f"{target}-interrupted"  # half an update replaces no whole run
     done = {"events": events, "epochs": 0 if history is None else len(history.epochs), **facts}
     past = before.get("updates")

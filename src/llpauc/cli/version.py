@@ -6,7 +6,7 @@ import os
 import platform
 from importlib.metadata import version
 
-from llpauc.environment import cores, installed_version
+from llpauc.storage.environment import cores, installed_version
 
 _PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "duckdb")
 _LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # what torch and Numba heed at their start

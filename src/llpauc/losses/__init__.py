@@ -10,9 +10,9 @@ import inspect
 from typing import Any
 
 from llpauc.errors import InputError, choose, listing
+from llpauc.losses.base import Context, Diagnostics, Loss
 from llpauc.losses.exact import exact_saddle, hard_llpauc
 from llpauc.losses.fused import Settings, ValueAndGrads, Variables
-from llpauc.losses.interface import Context, Diagnostics, Loss
 from llpauc.losses.lambdaloss import (
     ARPLoss2,
     LambdaRankLoss,

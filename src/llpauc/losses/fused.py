@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from llpauc.errors import InputError
-from llpauc.losses.interface import refuse_broken
+from llpauc.losses.base import refuse_broken
 from llpauc.losses.kernels import objective
 
 Number = TypeVar("Number", float, Tensor)

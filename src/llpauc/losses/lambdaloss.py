@@ -13,7 +13,7 @@ weights are constants to the gradient. D(r) = log2(1 + r) is the discount of DCG
 | ARP-Loss2 | 1 |
 
 Ties: the positive stands behind every negative that ties with it, and negatives that tie share the
-best of their ranks. So ranks do not depend on the order of the negatives, no positive has a
+best of their processes. So processes do not depend on the order of the negatives, no positive has a
 negative's rank (d is at least 1), and a batch of equal scores still has a gradient.
 
 Reference: Burges, From RankNet to LambdaRank to LambdaMART, 2010; Wang et al., The LambdaLoss
@@ -30,14 +30,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from llpauc.losses.interface import Context, Loss, lowest_where_masked, row_sum
+from llpauc.losses.base import Context, Loss, lowest_where_masked, row_sum
 
 Weight = Callable[[Tensor, Tensor], Tensor]
 
 
 @torch.no_grad()
 def candidate_ranks(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Ranks (B, 1) of the positives and (B, N) of the negatives, as floats.
+    """ProcessGroup (B, 1) of the positives and (B, N) of the negatives, as floats.
 
     >>> candidate_ranks(torch.tensor([2.0]), torch.tensor([[3.0, 2.0, 1.0, 1.0]]))
     (tensor([[3.]]), tensor([[1., 2., 4., 4.]]))
@@ -70,7 +70,7 @@ def ndcg_loss1_weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
 
 
 def ndcg_loss2_weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
-    """By the distance of the two ranks: the tighter bound on NDCG."""
+    """By the distance of the two processes: the tighter bound on NDCG."""
     distance = (pos_rank - neg_rank).abs()
     return (gain(distance) - gain(distance + 1.0)).abs()
 
@@ -98,7 +98,7 @@ class LambdaLoss(Loss):
     @staticmethod
     @abstractmethod
     def weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
-        """The weight of each pair, (B, N), from the ranks (B, 1) and (B, N)."""
+        """The weight of each pair, (B, N), from the processes (B, 1) and (B, N)."""
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         return lambda_loss(pos, neg, mask, weight=self.weight)
@@ -127,7 +127,7 @@ class NDCGLoss1(LambdaLoss):
 
 
 class NDCGLoss2(LambdaLoss):
-    """Pairs weighted by the distance of their ranks.
+    """Pairs weighted by the distance of their processes.
 
     >>> NDCGLoss2()(torch.tensor([0.0]), torch.tensor([[0.0]]))  # (1 - 1/log2(3)) log 2
     tensor(0.2558)

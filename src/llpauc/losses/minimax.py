@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from llpauc.errors import InputError
-from llpauc.losses.interface import Loss, check_above_zero
+from llpauc.losses.base import Loss, check_above_zero
 
 
 def minimax_parameter_groups(

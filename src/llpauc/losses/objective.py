@@ -21,7 +21,7 @@ the selected pairs of (1 - f_i + f_j)^2, minus 1. At alpha = 1 (beta = 1) nothin
 that side: the term is the plain mean of l+ (l-). That is the limit of max(0, .), whereas softplus
 with s+ in [-1, 4] would keep a bias, and OPAUC would not be LLPAUC(1, beta). The five variables are
 shared by all users and estimated over the batch, as in the paper's code; its theory is per user.
-`llpauc.losses.own_rows` selects by row instead.
+`llpauc.losses.per_row_threshold` selects by row instead.
 
 Reference: Shi et al., Lower-left partial AUC, WWW 2024, Eq. 14 and Algorithm 1; for OPAUC Shao et
 al., Asymptotically unbiased instance-wise regularized partial AUC optimization, NeurIPS 2022.

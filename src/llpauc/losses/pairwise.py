@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from llpauc.errors import check_at_least
-from llpauc.losses.interface import (
+from llpauc.losses.base import (
     Context,
     Loss,
     check_above_zero,
@@ -19,7 +19,7 @@ from llpauc.losses.interface import (
     row_mean,
     row_sum,
 )
-from llpauc.losses.rowwise import RowKernel
+from llpauc.losses.row_kernels import RowKernel
 
 
 def bpr_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:

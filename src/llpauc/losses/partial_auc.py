@@ -9,17 +9,8 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from llpauc.errors import InputError, check_share, choose
-from llpauc.losses.exact import counted, exact_saddle, hard_llpauc
-from llpauc.losses.fused import (
-    Settings,
-    ValueAndGrads,
-    Variables,
-    fused_objective,
-    fused_value_and_grads,
-    projected,
-)
-from llpauc.losses.interface import (
+from llpauc.errors import InputError, check_fraction, choose
+from llpauc.losses.base import (
     Context,
     Loss,
     Prepared,
@@ -29,9 +20,18 @@ from llpauc.losses.interface import (
     check_shapes,
     leave_out,
 )
+from llpauc.losses.exact import counted, exact_saddle, hard_llpauc
+from llpauc.losses.fused import (
+    Settings,
+    ValueAndGrads,
+    Variables,
+    fused_objective,
+    fused_value_and_grads,
+    projected,
+)
 from llpauc.losses.objective import START, llpauc_objective
-from llpauc.losses.own_rows import SHARPEST, OwnRowsKernel, hard_row_llpauc, row_objective
-from llpauc.losses.rowwise import Kernel
+from llpauc.losses.per_row_threshold import SHARPEST, OwnRowsKernel, hard_row_llpauc, row_objective
+from llpauc.losses.row_kernels import Kernel
 from llpauc.metrics.partial_auc import selected_count
 
 Solver = Literal["sgda", "exact", "rows"]
@@ -103,7 +103,7 @@ class LLPAUCLoss(Loss):
     must be maximised, and all of them projected after the step: `minimax_optimizer` sees to both.
     With `solver="exact"` the saddle is solved on each batch, and there is nothing to learn.
     With `solver="rows"` each row has its own threshold among its negatives, as the metric has: see
-    `llpauc.losses.own_rows`. It wants many negatives a row, and a higher sharpness (20 or so).
+    `llpauc.losses.per_row_threshold`. It wants many negatives a row, and a higher sharpness (20 or so).
 
     Args:
         alpha: share of positives, in (0, 1].
@@ -150,8 +150,8 @@ class LLPAUCLoss(Loss):
         choose(_SOLVERS, solver, "solver")
         self.solver = solver
         self.settings = Settings(
-            check_share("alpha", alpha),
-            check_share("beta", beta),
+            check_fraction("alpha", alpha),
+            check_fraction("beta", beta),
             float(sharpness),
             check_not_below_zero("gap_penalty", gap_penalty),
         )
@@ -232,14 +232,14 @@ class LLPAUCLoss(Loss):
             return row_objective(pos, neg, alpha, beta, sharpness, mask)
         return exact_saddle(pos, neg, mask, alpha=alpha, beta=beta, gap_penalty=gap_penalty).value
 
-    def value_and_grads(
+    def value_and_all_grads(
         self, pos_scores: Tensor, neg_scores: Tensor, neg_mask: Tensor | None = None
     ) -> ValueAndGrads:
         """`llpauc_value_and_grads` at the variables as they are; solver "sgda" only."""
         numbers = Variables(*(variable.item() for variable in self.variables))
         return llpauc_value_and_grads(pos_scores, neg_scores, numbers, self.settings, neg_mask)
 
-    def value_and_slopes(
+    def value_and_grads(
         self,
         pos_scores: Tensor,
         neg_scores: Tensor,
@@ -248,8 +248,8 @@ class LLPAUCLoss(Loss):
         context: Context | None = None,
     ) -> tuple[float, Tensor, Tensor]:
         if self.solver != "sgda":
-            return super().value_and_slopes(pos_scores, neg_scores, neg_mask, context=context)
-        result = self.value_and_grads(pos_scores, neg_scores, neg_mask)
+            return super().value_and_grads(pos_scores, neg_scores, neg_mask, context=context)
+        result = self.value_and_all_grads(pos_scores, neg_scores, neg_mask)
         for variable, slope in zip(self.variables, result.d_variables, strict=True):
             if variable.grad is None:
                 variable.grad = torch.zeros_like(variable)

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, relu, softplus
 
 from llpauc.errors import InputError, check_at_least
-from llpauc.losses.interface import (
+from llpauc.losses.base import (
     Context,
     Loss,
     check_not_below_zero,
     row_mean,
     row_sum,
 )
-from llpauc.losses.rowwise import RowKernel
+from llpauc.losses.row_kernels import RowKernel
 
 
 def _counts(neg: Tensor, mask: Tensor | None) -> Tensor | int:

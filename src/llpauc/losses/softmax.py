@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from llpauc.errors import InputError, check_at_least, choose
-from llpauc.losses.interface import Context, Loss, check_above_zero, lowest_where_masked
-from llpauc.losses.rowwise import RowKernel
+from llpauc.losses.base import Context, Loss, check_above_zero, lowest_where_masked
+from llpauc.losses.row_kernels import RowKernel
 
 Surrogate = Literal["tanh", "atan", "relu"]
 

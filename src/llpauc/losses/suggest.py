@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError, check_at_least
-from llpauc.interactions import Interactions
 
 # beta times the number of items at the best beta of two catalogues (1,200 and 8,360 items); what
 # others chose at 2,200 to 98,000 items gives 220 to 980. Not tested beyond that.

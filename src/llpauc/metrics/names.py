@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from llpauc.errors import InputError, check_share, listing
+from llpauc.errors import InputError, check_fraction, listing
 from llpauc.metrics.topk import TOPK_METRICS
 
 PARTIAL_AUC_SHARES: dict[str, tuple[str, ...]] = {
@@ -84,7 +84,7 @@ def parse_metric(name: str) -> Metric:
         shares = {"alpha": 1.0, "beta": 1.0}
         for share, text in zip(wanted, given, strict=True):
             try:
-                shares[share] = check_share(f"{share} of {name!r}", float(text))
+                shares[share] = check_fraction(f"{share} of {name!r}", float(text))
             except InputError:
                 raise
             except ValueError:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from llpauc.evaluation.scorer import Constant, FactorScorer, Scorer
 from llpauc.models.ease import EASE, ease
 from llpauc.models.itemknn import ItemKNN, item_knn
 from llpauc.models.popularity import Popularity, Recent
-from llpauc.models.scorer import Constant, FactorScorer, Scorer
 
 BASELINES: dict[str, Callable[..., Scorer]] = {
     "popularity": Popularity,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
+from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
-from llpauc.interactions import Interactions
-from llpauc.models.scorer import ByHistory, Scorer, Scores, item_counts
+from llpauc.evaluation.scorer import ByHistory, Scorer, Scores, item_counts
 
 _MOST_BYTES = 8 << 30
 

@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError, check_at_least, choose
-from llpauc.interactions import Interactions
-from llpauc.models.scorer import FactorScorer, Scores
+from llpauc.evaluation.scorer import FactorScorer, Scores
 from llpauc.models.spectral import spectral_rows
 
 ScoreKind = Literal["dot", "cosine"]
@@ -213,7 +213,7 @@ class ItemSum(EmbeddingModel):
 
 
 class LightGCN(EmbeddingModel):
-    """Rows smoothed over the graph of users and items: the mean of layers 0..L.
+    """Indices smoothed over the graph of users and items: the mean of layers 0..L.
 
     E^(l+1) = D^-1/2 A D^-1/2 E^(l),   E = mean_l E^(l)
 

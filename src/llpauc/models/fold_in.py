@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from llpauc.models.scorer import Scores
+from llpauc.evaluation.scorer import Scores
 
 _RIDGE = 0.3  # of unit-length histories: best of .01 .. 300 on two models, and flat around it
 _ROUNDS = 40

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError, check_at_least
-from llpauc.interactions import Interactions
-from llpauc.models.scorer import ByHistory, Scorer, Scores, item_counts
+from llpauc.evaluation.scorer import ByHistory, Scorer, Scores, item_counts
 
 _BLOCK = 512  # items whose similarities are held dense at once
 

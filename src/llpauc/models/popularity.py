@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llpauc.interactions import Interactions
-from llpauc.models.scorer import Constant, item_counts
-from llpauc.recency import By, choose_recency, recent_counts
+from llpauc.data.interactions import Interactions
+from llpauc.data.recency import By, choose_recency, recent_counts
+from llpauc.evaluation.scorer import Constant, item_counts
 
 
 class Popularity(Constant):
@@ -26,7 +26,7 @@ class Recent(Constant):
 
     Args:
         train: a table, or the parts that lie before the test, the oldest first.
-        half_life: see `llpauc.recency.age_weights`; chosen by `choose_recency` unless given.
+        half_life: see `llpauc.data.recency.age_weights`; chosen by `choose_recency` unless given.
         by: how age is measured, "time", "rows" or "parts"; by time where there are timestamps,
             else by rows unless given.
 

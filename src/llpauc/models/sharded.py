@@ -1,7 +1,7 @@
 """Matrix factorisation whose rows are divided among processes, for tables too large for one.
 
 The tables are DTensors of torch (`Shard(0)`): each process has a run of rows, its share by
-`Ranks.bounds`. They start with the very numbers that one process would have drawn.
+`ProcessGroup.bounds`. They start with the very numbers that one process would have drawn.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
+from llpauc.data.interactions import Indices, Interactions
+from llpauc.distributed import ProcessGroup
 from llpauc.errors import InputError
-from llpauc.interactions import Interactions, Rows
+from llpauc.evaluation.scorer import FactorScorer, Scores
 from llpauc.models.embedding import MF, EmbeddingOptions
-from llpauc.models.scorer import FactorScorer, Scores
-from llpauc.ranks import Ranks
 
 _AT_ONCE = 1 << 16  # rows drawn at a time; torch draws the same in blocks of 16 numbers
 
@@ -27,7 +27,7 @@ class ShardScorer(FactorScorer):
         super().__init__(user_vectors, item_vectors)
         self._first = first
 
-    def scores_into(self, users: Rows, out: Scores) -> None:
+    def scores_into(self, users: Indices, out: Scores) -> None:
         super().scores_into(users - self._first, out)
 
 
@@ -36,22 +36,22 @@ class ShardedMF(MF):
 
     Args:
         train, options, seed: as for every embedding model.
-        ranks: the processes that share it; alone, the share is the whole.
+        processes: the processes that share it; alone, the share is the whole.
     """
 
     def __init__(
-        self, train: Interactions, options: EmbeddingOptions, seed: int, ranks: Ranks
+        self, train: Interactions, options: EmbeddingOptions, seed: int, processes: ProcessGroup
     ) -> None:
         if options.start != "random":
             raise InputError(
                 f"start={options.start!r} needs the whole table in one process; with shard, use"
                 " start='random'"
             )
-        self.ranks = ranks
+        self.processes = processes
         super().__init__(train, options, seed)
 
     def _start(self, n: int, generator: torch.Generator, bias: bool = False) -> nn.Parameter:
-        width, mine = self.options.dimensions, self.ranks.share(n)
+        width, mine = self.options.dimensions, self.processes.share(n)
         share = torch.empty(mine.stop - mine.start, width + bias)
         begin = 0
         while begin < n:
@@ -65,9 +65,9 @@ class ShardedMF(MF):
         return nn.Parameter(self._divided(share, n))
 
     def _divided(self, share: Tensor, n: int) -> Tensor:
-        if self.ranks.size == 1:
+        if self.processes.size == 1:
             return share
-        mesh = init_device_mesh("cpu", (self.ranks.size,))
+        mesh = init_device_mesh("cpu", (self.processes.size,))
         shape = torch.Size((n, share.shape[1]))
         return DTensor.from_local(
             share, mesh, [Shard(0)], run_check=False, shape=shape, stride=(share.shape[1], 1)
@@ -83,26 +83,26 @@ class ShardedMF(MF):
 
     @property
     def user_range(self) -> slice:
-        return self.ranks.share(self.n_users)
+        return self.processes.share(self.n_users)
 
     def _warm_rows(self) -> Tensor:
         return self.warm[self.user_range]
 
     def _mean_user(self, warm: Tensor) -> Tensor:
-        *total, n = self.ranks.sum([*warm.double().sum(0).tolist(), float(len(warm))])
+        *total, n = self.processes.sum([*warm.double().sum(0).tolist(), float(len(warm))])
         return (torch.tensor(total, dtype=torch.float64) / n).float()
 
     def scorer(self) -> FactorScorer:
-        """Ranks this process's users, over all items."""
+        """ProcessGroup this process's users, over all items."""
         users, items = super().vectors()
-        return ShardScorer(users, self.ranks.gather(items), self.user_range.start)
+        return ShardScorer(users, self.processes.gather(items), self.user_range.start)
 
     def vectors(self) -> tuple[Scores, Scores]:
         """The whole tables on the first process; none of their rows on the others."""
         users, items = (
             share[:0] if whole is None else whole
             for share in super().vectors()
-            for whole in [self.ranks.collect(share)]
+            for whole in [self.processes.collect(share)]
         )
         return users, items
 

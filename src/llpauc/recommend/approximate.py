@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.errors import InputError, check_share
-from llpauc.interactions import Rows, pair_codes
-from llpauc.models.scorer import FactorScorer, Scores
+from llpauc.data.interactions import Indices, pair_codes
+from llpauc.errors import InputError, check_fraction
+from llpauc.evaluation.scorer import FactorScorer, Scores
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.lists import UserRows, Wanted
 
@@ -29,7 +29,7 @@ _ITEMS_A_CELL = 40  # that train its centre; faiss warns below 39
 
 
 class ApproximateRanker:
-    """Ranks blocks of users as `Fitted.rank_rows` does, nearly.
+    """ProcessGroup blocks of users as `Fitted.rank_rows` does, nearly.
 
     Lists are ordered like exact ones, by score and then by item row. Nobody's list is shorter than
     an exact one: where the cells looked at hold too few items, the user is ranked exactly.
@@ -45,7 +45,7 @@ class ApproximateRanker:
         self, fitted: Fitted, wanted: Wanted, *, recall: float = RECALL, seed: int = 0
     ) -> None:
         faiss = _faiss()
-        check_share("recall", recall)
+        check_fraction("recall", recall)
         if not isinstance(fitted.scorer, FactorScorer):
             raise InputError(
                 "approximate lists need a model of vectors (mf, lightgcn, itemsum);"
@@ -87,7 +87,7 @@ class ApproximateRanker:
         self._index.nprobe = self.cells
         return self.cells
 
-    def __call__(self, rows: UserRows) -> tuple[Rows, Scores]:
+    def __call__(self, rows: UserRows) -> tuple[Indices, Scores]:
         items = np.full((len(rows), self._k), -1, np.int32)
         scores = np.full((len(rows), self._k), -np.inf, np.float32)
         exact = rows < 0
@@ -104,7 +104,7 @@ class ApproximateRanker:
         exact, found = self._exact(self._judges)[0], self(self._judges)[0]
         return _share_found(exact, found), len(self._judges)
 
-    def _exact(self, rows: UserRows) -> tuple[Rows, Scores]:
+    def _exact(self, rows: UserRows) -> tuple[Indices, Scores]:
         wanted = self._wanted
         return self._fitted.rank_rows(
             rows, self._k, wanted.exclude_seen, wanted.hidden, memory_mb=wanted.memory_mb
@@ -132,7 +132,7 @@ class ApproximateRanker:
         self,
         rows: UserRows,
         need: int,
-        items: Rows,
+        items: Indices,
         scores: Scores,
         into: npt.NDArray[np.int64],
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -159,7 +159,7 @@ class ApproximateRanker:
         return np.minimum(left, self._k), np.minimum(free.sum(axis=1), self._k)
 
 
-def _share_found(exact: Rows, found: Rows) -> float:
+def _share_found(exact: Indices, found: Indices) -> float:
     """Of the items in the exact lists, those in the others."""
     there = exact >= 0
     hits = sum(np.isin(own[own >= 0], other).sum() for own, other in zip(exact, found, strict=True))

@@ -10,13 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from llpauc.data.histories import without
+from llpauc.data.interactions import IdMap, Indices, Interactions, Split, as_id_text
 from llpauc.errors import InputError, listing
-from llpauc.histories import without
-from llpauc.interactions import IdMap, Interactions, Rows, Split, as_id_text
-from llpauc.models.ease import EASE
-from llpauc.models.fold_in import HistoryMap
-from llpauc.models.itemknn import ItemKNN
-from llpauc.models.scorer import (
+from llpauc.evaluation.ranking import rank
+from llpauc.evaluation.scorer import (
     ByHistory,
     Constant,
     FactorScorer,
@@ -24,7 +22,9 @@ from llpauc.models.scorer import (
     Scorer,
     Scores,
 )
-from llpauc.ranking import rank
+from llpauc.models.ease import EASE
+from llpauc.models.fold_in import HistoryMap
+from llpauc.models.itemknn import ItemKNN
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class Fitted:
         if user_ids == self.user_ids and item_ids == self.item_ids:
             return self.scorer
         return _Translated(
-            self, self.user_ids.rows(user_ids.text), self.item_ids.rows(item_ids.text)
+            self, self.user_ids.indices(user_ids.text), self.item_ids.indices(item_ids.text)
         )
 
     def was_given(self, events: Interactions) -> npt.NDArray[np.bool_]:
         """Whether each of these events is among those the model was trained on."""
-        users = self.user_ids.rows(events.user_ids.text)[events.users]
-        items = self.item_ids.rows(events.item_ids.text)[events.items]
+        users = self.user_ids.indices(events.user_ids.text)[events.users]
+        items = self.item_ids.indices(events.item_ids.text)[events.items]
         given = (users >= 0) & (items >= 0)
         if given.any():  # of no pair at all scipy makes a matrix that is no array
             given[given] = np.asarray(self.histories[users[given], items[given]]).ravel() > 0
@@ -86,9 +86,9 @@ class Fitted:
         rows: npt.NDArray[np.int64],
         k: int,
         exclude_seen: bool,
-        hidden: Rows | None = None,
+        hidden: Indices | None = None,
         **options: Any,
-    ) -> tuple[Rows, Scores]:
+    ) -> tuple[Indices, Scores]:
         """(n, min(k, n_items)) item rows and scores; row -1 stands for somebody unknown. Nobody is
         recommended what is hidden."""
         known = rows >= 0
@@ -106,8 +106,8 @@ class Fitted:
         return items, scores
 
     def rank_histories(
-        self, histories: Any, k: int, exclude_seen: bool, hidden: Rows | None = None
-    ) -> tuple[Rows, Scores]:
+        self, histories: Any, k: int, exclude_seen: bool, hidden: Indices | None = None
+    ) -> tuple[Indices, Scores]:
         """(n, min(k, n_items)) item rows and scores for people given by their items, a CSR of
         (n, n_items)."""
         scores = ByHistory(self.by_items, histories, self.fallback)
@@ -118,7 +118,7 @@ class Fitted:
 
     def known_items(self, item_ids: Iterable[Any]) -> npt.NDArray[np.int64]:
         asked, _ = as_id_text(item_ids)  # refuses a single text, which is a list of characters
-        rows = self.item_ids.rows(asked)
+        rows = self.item_ids.indices(asked)
         if (rows < 0).any():
             unknown = asked.filter(rows < 0).to_pylist()
             raise InputError(f"unknown item ids: {listing(unknown, 5)}")
@@ -187,7 +187,7 @@ class _Translated:
         self._known_items = items[self._there]
         self.n_items = len(items)
 
-    def scores_into(self, users: Rows, out: Scores) -> None:
+    def scores_into(self, users: Indices, out: Scores) -> None:
         rows = self._users[users]
         own = np.empty((len(users), len(self._fitted.item_ids)), np.float32)
         self._fitted.scorer.scores_into(np.maximum(rows, 0).astype(np.int32), own)

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from llpauc.data.interactions import IdMap
 from llpauc.errors import InputError, listing
-from llpauc.files import atomic_write
-from llpauc.interactions import IdMap
+from llpauc.storage.files import atomic_write
 
 Write = Callable[[pa.Table], None]
 

@@ -17,15 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from llpauc.data.interactions import IdMap, Indices, as_id_text
 from llpauc.errors import InputError, check_at_least
-from llpauc.interactions import IdMap, Rows, as_id_text
-from llpauc.models.scorer import Scores
-from llpauc.ranking import THREAD_BYTES, address_room, tile_bytes
+from llpauc.evaluation.ranking import THREAD_BYTES, address_room, tile_bytes
+from llpauc.evaluation.scorer import Scores
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.list_files import open_lists
 
 UserRows = npt.NDArray[np.int64]
-Ranker = Callable[[UserRows], tuple[Rows, Scores]]
+Ranker = Callable[[UserRows], tuple[Indices, Scores]]
 
 _MOST_LIST_BYTES = 64 << 20
 _WRITER_BYTES = 8 << 20  # pages of a Parquet file, and what Arrow's pool keeps in hand
@@ -137,7 +137,7 @@ class People:
             fits = asked.arrow().cast(pa.large_string()).equals(text)
         except pa.ArrowInvalid:  # a model of numbers, asked for a name
             fits = False
-        return People(fitted.user_ids.rows(text), asked if fits else IdMap(text))
+        return People(fitted.user_ids.indices(text), asked if fits else IdMap(text))
 
     @property
     def unknown(self) -> int:
@@ -158,7 +158,7 @@ class Wanted:
 
     k: int = 20
     exclude_seen: bool = True
-    hidden: Rows | None = None
+    hidden: Indices | None = None
     memory_mb: float = MEMORY_MB
 
 
@@ -179,7 +179,7 @@ class Written:
     block: int
 
 
-def hide(n_items: int, allow: npt.ArrayLike | None, deny: npt.ArrayLike | None) -> Rows | None:
+def hide(n_items: int, allow: npt.ArrayLike | None, deny: npt.ArrayLike | None) -> Indices | None:
     """Item rows that nobody gets, ascending: all but those allowed, and those denied."""
     if allow is None and deny is None:
         return None
@@ -274,7 +274,7 @@ def write_recommendations(
     return Written(len(people.rows), empty, written, block)
 
 
-def _shown(ids: IdMap, hidden: Rows | None) -> IdMap:
+def _shown(ids: IdMap, hidden: Indices | None) -> IdMap:
     if hidden is None:
         return ids
     return IdMap(ids.text.take(pa.array(np.setdiff1d(np.arange(len(ids)), hidden))), ids.kind)

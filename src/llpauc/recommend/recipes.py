@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from llpauc.data.interactions import Interactions
+from llpauc.data.recency import choose_recency
 from llpauc.errors import choose
-from llpauc.interactions import Interactions
 from llpauc.losses import LOSSES, LLPAUCLoss, suggest_alpha_beta
-from llpauc.recency import choose_recency
 
 # The paper's protocol, whatever the loss. Negatives come from all items and users without a
 # training event keep their random vector, as in the authors' program. That stops on Recall@50; the

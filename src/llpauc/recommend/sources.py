@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from llpauc.interactions import Interactions, Split
-from llpauc.readers import Reading, load, read_interactions
+from llpauc.data.interactions import Interactions, Split
+from llpauc.data.readers import Reading, load, read_interactions
 
 
 def as_split(data: Any, valid: Any = None) -> Split:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from llpauc.data.interactions import Interactions, Split
+from llpauc.distributed import current
 from llpauc.errors import InputError
-from llpauc.interactions import Interactions, Split
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingModel
 from llpauc.models.sharded import ShardedMF
-from llpauc.ranks import current
-from llpauc.recommend.plan import Plan
+from llpauc.recommend.parameters import Plan
 from llpauc.training import Diverged, Epoch, History, check_feasible
 from llpauc.training.checkpoint import Checkpointing, Checkpoints, Snapshot, opened
 from llpauc.training.loop import fit_stage

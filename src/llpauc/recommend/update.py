@@ -25,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from llpauc.data.interactions import IdMap, Indices, Interactions, Split, pair_codes
 from llpauc.errors import InputError
-from llpauc.interactions import IdMap, Interactions, Rows, Split, pair_codes
+from llpauc.evaluation.scorer import FactorScorer, Scores
 from llpauc.models.embedding import (
     EMBEDDING_MODELS,
     EmbeddingModel,
@@ -34,9 +35,8 @@ from llpauc.models.embedding import (
     graph_weights,
 )
 from llpauc.models.fold_in import HistoryMap, learn_history_map
-from llpauc.models.scorer import FactorScorer, Scores
 from llpauc.recommend.fitted import Fitted
-from llpauc.recommend.plan import Plan
+from llpauc.recommend.parameters import Plan
 from llpauc.training import Epoch, History, check_feasible, fit
 
 EPOCHS = 5  # what they reach: docs/new-events.md
@@ -55,8 +55,8 @@ class Arrivals:
 
     old: Interactions
     new: Interactions
-    new_users: Rows
-    new_items: Rows
+    new_users: Indices
+    new_items: Indices
 
     @cached_property
     def all(self) -> Interactions:
@@ -214,7 +214,7 @@ def resumed(
 def _before_propagation(
     users: Scores, items: Scores, seen: Interactions, layers: int
 ) -> tuple[Scores, Scores]:
-    """Rows that LightGCN's propagation turns into these.
+    """Indices that LightGCN's propagation turns into these.
 
     Its matrix is symmetric with eigenvalues in [0, 1], so that x <- x + (target - P x) settles; the
     part of the target that P cannot make (there is one with an odd number of layers) is left.

@@ -21,6 +21,16 @@ from starlette.exceptions import HTTPException
 from llpauc.errors import InputError, listing
 from llpauc.serving.batching import Batcher
 from llpauc.serving.limits import OPEN_PATHS, Gate, Refused, error_response
+from llpauc.serving.loaded_run import (
+    Entry,
+    Ids,
+    ItemRows,
+    Served,
+    Wish,
+    load_served,
+    run_id,
+    similar,
+)
 from llpauc.serving.metrics import CONTENT_TYPE, Metrics
 from llpauc.serving.page import Beside, add_page
 from llpauc.serving.schemas import (
@@ -33,16 +43,6 @@ from llpauc.serving.schemas import (
     SimilarItems,
     SimilarRequest,
     UserHistory,
-)
-from llpauc.serving.served import (
-    Entry,
-    Ids,
-    ItemRows,
-    Served,
-    Wish,
-    load_served,
-    run_id,
-    similar,
 )
 from llpauc.serving.shortcut import Direct, Shortcut, said
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from llpauc.environment import cores
-from llpauc.serving.served import Entry, Served, Wish, rank_wishes
+from llpauc.serving.loaded_run import Entry, Served, Wish, rank_wishes
 from llpauc.serving.small_batches import PEOPLE
+from llpauc.storage.environment import cores
 
 T = TypeVar("T")
 

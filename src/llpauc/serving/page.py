@@ -14,10 +14,10 @@ import numpy as np
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 
-from llpauc.page.document import policy, render
-from llpauc.page.people import ItemTable, as_json, find_users, view_users
+from llpauc.report.document import policy, render
+from llpauc.report.people import ItemTable, as_json, find_users, view_users
 from llpauc.serving.limits import Refused
-from llpauc.serving.served import Served
+from llpauc.serving.loaded_run import Served
 
 if TYPE_CHECKING:
     from llpauc.serving.app import Serving
@@ -33,7 +33,7 @@ class Beside:
 
     Args:
         titles: of items, by id.
-        tuning: of `llpauc.page.tuning.read_tuning`.
+        tuning: of `llpauc.report.tuning.read_tuning`.
     """
 
     titles: Mapping[str, str] = field(default_factory=dict)

@@ -14,9 +14,9 @@ import uvicorn
 
 from llpauc.errors import InputError
 from llpauc.serving.app import Serving, make_app
+from llpauc.serving.loaded_run import load_served
 from llpauc.serving.page import Beside
 from llpauc.serving.protocol import Watched
-from llpauc.serving.served import load_served
 
 KEY_VARIABLE = "LLPAUC_API_KEY"
 _SHORTEST_KEY = 16

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from llpauc.data.interactions import Indices
 from llpauc.errors import InputError
-from llpauc.interactions import Rows
+from llpauc.evaluation.ranking import best_of, tile_users
+from llpauc.evaluation.scorer import FactorScorer, Scores
 from llpauc.models.fold_in import HistoryMap
-from llpauc.models.scorer import FactorScorer, Scores
-from llpauc.ranking import best_of, tile_users
 from llpauc.recommend.fitted import Fitted
 
 PEOPLE = 16  # scored in one pass: beyond that, a person costs no less
@@ -40,7 +40,7 @@ def rank_few(
     n_items: int,
     hidden: Sequence[npt.NDArray[Any]],
     k: int,
-) -> tuple[Rows, Scores]:
+) -> tuple[Indices, Scores]:
     """The best k of each person, as `rank` gives them.
 
     Args:
@@ -67,7 +67,7 @@ def rank_few(
 
 @numba.njit(nogil=True, cache=True)
 def _reduce(
-    block: Scores, first: int, starts: Rows, hidden: Rows, items: Rows, scores: Scores
+    block: Scores, first: int, starts: Indices, hidden: Indices, items: Indices, scores: Scores
 ) -> bool:
     """Each row's best; whether every score was a number."""
     highest = np.empty(_GROUPS, np.float32)
@@ -88,7 +88,7 @@ def _reduce(
 
 
 @numba.njit(nogil=True, cache=True)
-def _look_at_groups(row: Scores, highest: Scores, not_numbers: Rows) -> None:
+def _look_at_groups(row: Scores, highest: Scores, not_numbers: Indices) -> None:
     """Of every _GROUPS-th item, the highest score, and whether there is a NaN among them."""
     highest[:] = -np.inf
     not_numbers[:] = 0
@@ -100,7 +100,7 @@ def _look_at_groups(row: Scores, highest: Scores, not_numbers: Rows) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _best_of_groups(row: Scores, highest: Scores, items: Rows, scores: Scores) -> None:
+def _best_of_groups(row: Scores, highest: Scores, items: Indices, scores: Scores) -> None:
     """`best_of` of the few items that can be among the best k.
 
     The highest of k groups are k scores, so what is below the lowest of them is not among the best

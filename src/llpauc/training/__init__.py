@@ -3,14 +3,14 @@
 from llpauc.training.checkpoint import Checkpointing, Checkpoints
 from llpauc.training.history import Diverged, Epoch, History
 from llpauc.training.loop import check_feasible, fit
-from llpauc.training.options import FitOptions
+from llpauc.training.options import TrainingOptions
 
 __all__ = [
     "Checkpointing",
     "Checkpoints",
     "Diverged",
     "Epoch",
-    "FitOptions",
+    "TrainingOptions",
     "History",
     "check_feasible",
     "fit",

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, prange
 
-from llpauc.interactions import Interactions, Rows
+from llpauc.data.interactions import Indices, Interactions
 from llpauc.models.embedding import EmbeddingModel, graph_weights, history_weights
-from llpauc.optim import FAST_MATH, AdamOptions, RowAdam, aligned, fill, room
 from llpauc.training.batches import Pairs
 from llpauc.training.kernels import item_gradients, step_items, through_unit, unit_rows
+from llpauc.training.row_adam import FAST_MATH, AdamOptions, RowAdam, aligned, fill, room
 
 Table = npt.NDArray[np.float32]
 
@@ -63,22 +63,22 @@ class Side:
         self.rows = aligned(table.shape) if cosine else table
         self._refresh(np.arange(len(table), dtype=np.int32))
 
-    def prepare(self, rows: Rows) -> None:
+    def prepare(self, rows: Indices) -> None:
         if self.adam.catch_up(rows):
             self._refresh(rows)
 
-    def _refresh(self, rows: Rows) -> None:
+    def _refresh(self, rows: Indices) -> None:
         if self.cosine:
             unit_rows(self.adam.table, rows, self.width, self.rows)
 
-    def apply(self, rows: Rows, gradients: Table) -> None:
+    def apply(self, rows: Indices, gradients: Table) -> None:
         if self.cosine:
             through_unit(self.adam.table, self.rows, rows, self.width, gradients)
         self.adam.advance()
         self.adam.step(rows, gradients)
         self._refresh(rows)
 
-    def apply_pairs(self, rows: Rows, of: PairSlopes) -> None:
+    def apply_pairs(self, rows: Indices, of: PairSlopes) -> None:
         adam = self.adam
         adam.advance()
         step_items(
@@ -136,19 +136,21 @@ class Backbone:
     def item_rows(self) -> Table:
         return self._items.rows
 
-    def prepare(self, users: Rows, items: Rows) -> None:
+    def prepare(self, users: Indices, items: Indices) -> None:
         self._users.prepare(users)
         self._items.prepare(items)
 
-    def apply(self, users: Rows, of_users: Table, items: Rows, of_items: Table) -> None:
+    def apply(self, users: Indices, of_users: Table, items: Indices, of_items: Table) -> None:
         self._apply_users(users, of_users)
         self._items.apply(items, of_items)
 
-    def apply_pairs(self, users: Rows, of_users: Table, items: Rows, of_items: PairSlopes) -> None:
+    def apply_pairs(
+        self, users: Indices, of_users: Table, items: Indices, of_items: PairSlopes
+    ) -> None:
         self._apply_users(users, of_users)
         self._items.apply_pairs(items, of_items)
 
-    def _apply_users(self, users: Rows, of_users: Table) -> None:
+    def _apply_users(self, users: Indices, of_users: Table) -> None:
         self._users.apply(users, of_users)
 
     def settle(self) -> None:
@@ -179,18 +181,18 @@ class ItemSumBackbone(Backbone):
     def user_rows(self) -> Table:
         return self._units
 
-    def _sum_up(self, users: Rows) -> None:
+    def _sum_up(self, users: Indices) -> None:
         h = self._history
         _weighted_sums(h.indptr, h.indices, h.data, users, self._users.rows, self._sums)
         if self._cosine:
             unit_rows(self._sums, users, self._sums.shape[1], self._units)
 
-    def prepare(self, users: Rows, items: Rows) -> None:
+    def prepare(self, users: Indices, items: Indices) -> None:
         self._users.prepare(np.unique(self._history[users].indices))
         self._sum_up(users)
         self._items.prepare(items)
 
-    def _apply_users(self, users: Rows, of_users: Table) -> None:
+    def _apply_users(self, users: Indices, of_users: Table) -> None:
         if self._cosine:
             through_unit(self._sums, self._units, users, self._sums.shape[1], of_users)
         back = self._history[users].T.tocsr()
@@ -205,7 +207,7 @@ class ItemSumBackbone(Backbone):
 
 
 class LightGCNBackbone(Backbone):
-    """Rows are propagated over the graph before they are read, gradients on the way back.
+    """Indices are propagated over the graph before they are read, gradients on the way back.
 
     The operator is symmetric, so the way back is the way there. Every row has a gradient in every
     batch; Adam is dense here.
@@ -255,7 +257,7 @@ class LightGCNBackbone(Backbone):
             _smooth(*self._graph[1], here[0], weight, there[1], out[1])
             here = there
 
-    def prepare(self, users: Rows, items: Rows) -> None:
+    def prepare(self, users: Indices, items: Indices) -> None:
         if self._stale:
             self._propagate([self._users.rows, self._items.rows], self._out)
             if self._cosine:
@@ -263,7 +265,7 @@ class LightGCNBackbone(Backbone):
                     unit_rows(table, rows, table.shape[1], units)
             self._stale = False
 
-    def apply(self, users: Rows, of_users: Table, items: Rows, of_items: Table) -> None:
+    def apply(self, users: Indices, of_users: Table, items: Indices, of_items: Table) -> None:
         for side, (rows, gradients) in enumerate(((users, of_users), (items, of_items))):
             if self._cosine:
                 width = gradients.shape[1]
@@ -273,7 +275,9 @@ class LightGCNBackbone(Backbone):
         if self._pending >= self._share:
             self._step()
 
-    def apply_pairs(self, users: Rows, of_users: Table, items: Rows, of_items: PairSlopes) -> None:
+    def apply_pairs(
+        self, users: Indices, of_users: Table, items: Indices, of_items: PairSlopes
+    ) -> None:
         gradients = summed_by_item(of_items, (len(items), self.item_rows.shape[1]))
         self.apply(users, of_users, items, gradients)
 

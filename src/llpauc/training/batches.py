@@ -17,9 +17,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.interactions import Interactions, Rows
-from llpauc.sampling import Negatives
+from llpauc.data.interactions import Indices, Interactions
 from llpauc.training.kernels import distinct, sort_pairs
+from llpauc.training.samplers import Negatives
 
 # A hand-over between threads costs some 50 microseconds: small batches change hands in groups.
 _POSITIVES_AT_ONCE = 1024
@@ -29,9 +29,9 @@ _POSITIVES_AT_ONCE = 1024
 class Pairs:
     """The batch's pairs in the order of their items' slots; see `kernels.sort_pairs`."""
 
-    ends: Rows
-    row_of: Rows
-    place_of: Rows
+    ends: Indices
+    row_of: Indices
+    place_of: Indices
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Index:
         pairs: where each positive has negatives of its own.
     """
 
-    users: Rows
-    user_slots: Rows | None
-    items: Rows
-    positive_slots: Rows
-    negative_slots: Rows | None
+    users: Indices
+    user_slots: Indices | None
+    items: Indices
+    positive_slots: Indices
+    negative_slots: Indices | None
     pairs: Pairs | None
 
 
@@ -68,8 +68,8 @@ class Batch:
     """
 
     step: int
-    users: Rows
-    positives: Rows
+    users: Indices
+    positives: Indices
     drawn: Negatives
     whole: int
     index: Index | None = None
@@ -94,7 +94,7 @@ class Indexer:
         self._every_item = np.arange(n_items, dtype=np.int32) if every_item else None
         self._own = threading.local()
 
-    def __call__(self, users: Rows, positives: Rows, negatives: Rows) -> Index:
+    def __call__(self, users: Indices, positives: Indices, negatives: Indices) -> Index:
         if not hasattr(self._own, "slots"):
             self._own.slots = [Slots(n) for n in self._sizes]
         of_users, of_items = self._own.slots
@@ -120,14 +120,14 @@ class Slots:
         self._stamp = np.zeros(n, np.int64)
         self._now = 0
 
-    def fill(self, first: Rows, second: Rows) -> Rows:
+    def fill(self, first: Indices, second: Indices) -> Indices:
         self._now += 1
         rows = np.empty(min(len(first) + len(second), len(self.slot_of)), np.int32)
         n = distinct(first, second, self.slot_of, self._stamp, self._now, rows)
         return rows[:n]
 
 
-def _pairs(positives: Rows, negatives: Rows, slot_of: Rows, slots: int) -> Pairs:
+def _pairs(positives: Indices, negatives: Indices, slot_of: Indices, slots: int) -> Pairs:
     size, n_neg = negatives.shape
     pairs = Pairs(
         ends=np.empty(slots, np.int32),
@@ -152,7 +152,7 @@ class Maker(Protocol):
     @property
     def helpers(self) -> int: ...
 
-    def prepare(self, step: int, users: Rows, positives: Rows) -> Batch: ...
+    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch: ...
 
 
 def batches(

@@ -2,7 +2,7 @@
 
     FOLDER/lock      held by the training under way
     FOLDER/000007/   the newest checkpoint: weights, best weights, optimizer and loss as arrays,
-                     position, metrics and settings as JSON, all as `llpauc.artifacts` keeps files
+                     position, metrics and settings as JSON, all as `llpauc.storage.run_folder` keeps files
     FOLDER/000006/   the one before
     FOLDER/000007.1/ where tables are divided among processes: the rows of rank 1, and so on
 
@@ -29,10 +29,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llpauc import artifacts
+from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.distributed import ProcessGroup, current
 from llpauc.errors import InputError, choose
-from llpauc.interactions import IdMap, Interactions, Split
-from llpauc.ranks import Ranks, current
+from llpauc.storage import run_folder
 
 _LOCK = "lock"
 _NUMBER = re.compile(r"\d{6,}")
@@ -88,9 +88,9 @@ class Checkpoints:
     of processes can go on from it.
     """
 
-    def __init__(self, wanted: Checkpointing, ranks: Ranks) -> None:
+    def __init__(self, wanted: Checkpointing, processes: ProcessGroup) -> None:
         self.folder = Path(wanted.folder)
-        self._ranks = ranks
+        self._ranks = processes
         self._runs: Runs = {}
         self.tell = wanted.tell
         self._every, self._if_there = wanted.every or float("inf"), wanted.if_there
@@ -154,21 +154,21 @@ class Checkpoints:
 
         Trouble is told once and no more: training is worth more than its checkpoint.
         """
-        ranks, shares = self._ranks, self._ranks.size if self._runs else 1
+        processes, shares = self._ranks, self._ranks.size if self._runs else 1
         target = self.folder / f"{self._number + 1:06d}"
         meta = {**snapshot.meta, "of": self._of, "shares": shares, "runs": self._runs}
         whole = Snapshot(snapshot.tensors, meta)
         trouble = ""
-        if not ranks.first and shares > 1:
-            trouble = _try_to_write(whole, target.with_name(f"{target.name}.{ranks.rank}"))
-        trouble = next(filter(None, ranks.texts(trouble)), "")
-        if ranks.first and not trouble:
+        if not processes.first and shares > 1:
+            trouble = _try_to_write(whole, target.with_name(f"{target.name}.{processes.rank}"))
+        trouble = next(filter(None, processes.texts(trouble)), "")
+        if processes.first and not trouble:
             trouble = _try_to_write(whole, target)
-        trouble = ranks.texts(trouble)[0]
+        trouble = processes.texts(trouble)[0]
         if not trouble:
             before, self._newest = self._newest, target
             self._number += 1
-            if ranks.first:
+            if processes.first:
                 self._remove(path for path in self._all() if path not in (before, target))
         elif not self._warned:
             last = f"the last one is {self._newest}" if self._newest else "there is none so far"
@@ -257,9 +257,9 @@ def opened(checkpoint: Checkpointing | Checkpoints | None) -> Iterator[Checkpoin
     if not isinstance(checkpoint, Checkpointing):
         yield checkpoint
         return
-    folder, ranks = Path(checkpoint.folder), current()
+    folder, processes = Path(checkpoint.folder), current()
     try:
-        lock = ranks.together(lambda: _locked(folder) if ranks.first else -1)
+        lock = processes.together(lambda: _locked(folder) if processes.first else -1)
     except OSError as error:
         why = f"{error.filename or folder}: {error.strerror or error}"
         if checkpoint.if_there == "resume":
@@ -268,13 +268,13 @@ def opened(checkpoint: Checkpointing | Checkpoints | None) -> Iterator[Checkpoin
         yield None
         return
     try:
-        for path in folder.iterdir() if ranks.first else ():
+        for path in folder.iterdir() if processes.first else ():
             if _HALF_WRITTEN.fullmatch(path.name):  # by a process that is no more
                 shutil.rmtree(path, ignore_errors=True)
-        ranks.wait()
-        yield Checkpoints(checkpoint, ranks)
+        processes.wait()
+        yield Checkpoints(checkpoint, processes)
     finally:
-        if ranks.first:
+        if processes.first:
             if folder.is_dir() and {path.name for path in folder.iterdir()} == {_LOCK}:
                 shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
@@ -310,7 +310,7 @@ def _write(snapshot: Snapshot, target: Path) -> None:
         for name, array in arrays.items()
     }
     nobody = IdMap.of([])  # whose rows they are, the events say
-    artifacts.save(artifacts.Artifact(tensors, nobody, nobody, snapshot.meta, {}), target)
+    run_folder.save(run_folder.SavedRun(tensors, nobody, nobody, snapshot.meta, {}), target)
 
 
 def _try_to_write(snapshot: Snapshot, target: Path) -> str:
@@ -332,11 +332,11 @@ def _read(folder: Path, wanted: Runs) -> Snapshot:
         folder: the first rank's.
         wanted: rows to be had of the tables; all of them where it is empty.
     """
-    held = artifacts.load(folder)
+    held = run_folder.load(folder)
     shares = held.meta.get("shares", 1)
     tensors: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for rank in range(shares if isinstance(shares, int) else 1):
-        share = artifacts.load(folder.with_name(f"{folder.name}.{rank}")) if rank else held
+        share = run_folder.load(folder.with_name(f"{folder.name}.{rank}")) if rank else held
         for path, array in share.tensors.items():
             group, _, name = path.partition("/")
             into = tensors.setdefault(group, {})

@@ -14,20 +14,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llpauc.interactions import Interactions, Rows
-from llpauc.losses.interface import BrokenScoresError, Context, Loss
+from llpauc.data.interactions import Indices, Interactions
+from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
+from llpauc.losses.base import BrokenScoresError, Context, Loss
 from llpauc.losses.minimax import attach, minimax_parameter_groups
 from llpauc.models.embedding import EmbeddingModel
 from llpauc.models.sharded import ShardedMF
-from llpauc.optim import AdamOptions, ScalarAdam, aligned
-from llpauc.ranks import ALONE, Ranks
-from llpauc.sampling import Sampler
 from llpauc.training.backbones import BACKBONES, Backbone, PairSlopes
 from llpauc.training.batches import Batch, Index, Indexer, Pairs
+from llpauc.training.distributed_loss import Scored, finite, loss_of_all
+from llpauc.training.distributed_tables import Copies, Shards
 from llpauc.training.history import Diverged
 from llpauc.training.kernels import merge_rows, score_pairs, user_gradients
-from llpauc.training.loss_of_all import Scored, finite, loss_of_all
-from llpauc.training.many import Copies, Shards
+from llpauc.training.row_adam import AdamOptions, ScalarAdam, aligned
+from llpauc.training.samplers import Sampler
 
 Table = npt.NDArray[np.float32]
 
@@ -45,7 +45,7 @@ class Engine(Protocol):
         """How many threads should call `prepare` ahead of `step`."""
         ...
 
-    def prepare(self, step: int, users: Rows, positives: Rows) -> Batch:
+    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
         """The batch of step `step`, as far as the model has no part in it."""
         ...
 
@@ -80,7 +80,7 @@ class CpuEngine:
         train: the events.
         adam: rates and decays.
         share: batches that share one propagation (lightgcn).
-        ranks: the processes that divide every batch among them.
+        processes: the processes that divide every batch among them.
     """
 
     def __init__(
@@ -91,18 +91,18 @@ class CpuEngine:
         train: Interactions,
         adam: AdamOptions,
         share: int = 1,
-        ranks: Ranks = ALONE,
+        processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self.model, self.loss, self.sampler, self.ranks = model, loss, sampler, ranks
+        self.model, self.loss, self.sampler, self.processes = model, loss, sampler, processes
         extra = {"share": share} if model.name == "lightgcn" else {}
         self.backbone: Backbone | Copies | Shards
         self._by_slot = isinstance(model, ShardedMF)
         if isinstance(model, ShardedMF):
-            self.backbone = Shards(model, adam, ranks)
+            self.backbone = Shards(model, adam, processes)
         else:
             self.backbone = BACKBONES[model.name](model, train, adam, **extra)
-            if ranks.size > 1:
-                self.backbone = Copies(self.backbone, ranks)
+            if processes.size > 1:
+                self.backbone = Copies(self.backbone, processes)
         self.variables = ScalarAdam(_rates(loss), adam)
         self._index = Indexer(
             train.n_users, train.n_items,
@@ -120,8 +120,8 @@ class CpuEngine:
         threads: int = numba.get_num_threads()
         return min(threads - 1, max(1, threads // 4))
 
-    def prepare(self, step: int, users: Rows, positives: Rows) -> Batch:
-        mine, whole = self.ranks.share(len(users)), len(users)
+    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
+        mine, whole = self.processes.share(len(users)), len(users)
         drawn = self.sampler.draw(step, users, positives, mine)
         users, positives = users[mine], positives[mine]
         index = self._index(users, positives, drawn.items)
@@ -205,7 +205,7 @@ class CpuEngine:
         back.apply(index.users, merged, index.items, of_items.numpy())
         return value
 
-    def _places(self, batch: Batch, index: Index) -> tuple[Rows, Rows, Rows]:
+    def _places(self, batch: Batch, index: Index) -> tuple[Indices, Indices, Indices]:
         """Where users, positives and negatives stand in the backbone's tables."""
         if not self._by_slot:
             return batch.users, batch.positives, batch.drawn.items
@@ -230,7 +230,7 @@ class CpuEngine:
         keep = None if batch.drawn.keep is None else torch.from_numpy(batch.drawn.keep)
         context = _context(self.loss, batch)
         self._last = (pos, neg, keep, context)
-        value, of_pos, of_neg = loss_of_all(self.loss, self._last, self.ranks, batch.whole)
+        value, of_pos, of_neg = loss_of_all(self.loss, self._last, self.processes, batch.whole)
         return value, of_pos.numpy(), of_neg.numpy()
 
     def _array(self, name: str, shape: tuple[int, ...]) -> Table:
@@ -258,10 +258,10 @@ class TorchEngine:
         sampler: Sampler,
         adam: AdamOptions,
         device: str = "cpu",
-        ranks: Ranks = ALONE,
+        processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.model, self.loss, self.sampler = model.to(device), loss.to(device), sampler
-        self.device, self.ranks = device, ranks
+        self.device, self.processes = device, processes
         groups = minimax_parameter_groups(
             model.parameters(), loss, adam.lr, fast=FAST_RATE, weight_decay=adam.weight_decay
         )
@@ -275,8 +275,8 @@ class TorchEngine:
     def helpers(self) -> int:
         return int(self.sampler.shape == "rows")  # shared ones are drawn with threads
 
-    def prepare(self, step: int, users: Rows, positives: Rows) -> Batch:
-        mine, whole = self.ranks.share(len(users)), len(users)
+    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
+        mine, whole = self.processes.share(len(users)), len(users)
         drawn = self.sampler.draw(step, users, positives, mine)
         return Batch(step, users[mine], positives[mine], drawn, whole)
 
@@ -289,8 +289,8 @@ class TorchEngine:
         neg_scores = self.model.scores(who, neg if neg.dim() == 2 else neg[None])
         context = _context(self.loss, batch)
         self._last = (pos_scores.detach(), neg_scores.detach(), keep, context)
-        if self.ranks.size > 1:
-            value, of_pos, of_neg = loss_of_all(self.loss, self._last, self.ranks, batch.whole)
+        if self.processes.size > 1:
+            value, of_pos, of_neg = loss_of_all(self.loss, self._last, self.processes, batch.whole)
             torch.autograd.backward([pos_scores, neg_scores], [of_pos, of_neg])
             for table in self.model.parameters():
                 torch.distributed.all_reduce(table.grad)
@@ -309,7 +309,7 @@ class TorchEngine:
         value.backward()
         return finite(value.item())
 
-    def _tensor(self, rows: Rows) -> Tensor:
+    def _tensor(self, rows: Indices) -> Tensor:
         return torch.from_numpy(rows.astype(np.int64)).to(self.device)
 
     def settle(self) -> None:

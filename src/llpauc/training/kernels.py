@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from llpauc.optim import APART, FAST_MATH, adam_row, single
+from llpauc.training.row_adam import APART, FAST_MATH, adam_row, single
 
 _BLOCK = 64  # rows that share one row of working memory
 

@@ -13,25 +13,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from llpauc.data.interactions import Interactions, Split
+from llpauc.data.recency import Floats, age_weights
+from llpauc.distributed import SINGLE_PROCESS, ProcessGroup, current
 from llpauc.errors import InputError
-from llpauc.evaluation import Evaluation, evaluate
-from llpauc.interactions import Interactions, Split
-from llpauc.losses.interface import Loss
+from llpauc.evaluation.full_ranking import Evaluation, evaluate
+from llpauc.evaluation.ranking import rank
+from llpauc.losses.base import Loss
 from llpauc.losses.softmax import SLAtKLoss
 from llpauc.models.embedding import EmbeddingModel
 from llpauc.models.sharded import ShardedMF, local
-from llpauc.ranking import rank
-from llpauc.ranks import ALONE, Ranks, current
-from llpauc.recency import Floats, age_weights
-from llpauc.sampling import SAMPLERS, collision_rate, make_sampler
 from llpauc.training.batches import batches
 from llpauc.training.checkpoint import Checkpointing, Checkpoints, Snapshot, fingerprints, opened
 from llpauc.training.engine import CpuEngine, Engine, TorchEngine
 from llpauc.training.history import Diverged, Epoch, History
 from llpauc.training.interrupt import StopRequest, stop_requests
-from llpauc.training.options import FitOptions
+from llpauc.training.options import TrainingOptions
 from llpauc.training.order import BlockOrder, epoch_order
 from llpauc.training.progress import Progress, Stage, arrays, fill_weights, settings
+from llpauc.training.samplers import SAMPLERS, collision_rate, make_sampler
 
 _QUANTILE_EPOCHS = 5  # SL@K's quantiles are taken anew this often
 _UNSEEN = 0.05  # events an item is credited with, so that one without any has a logarithm
@@ -41,7 +41,7 @@ def fit(
     model: EmbeddingModel,
     loss: Loss,
     split: Split,
-    options: FitOptions,
+    options: TrainingOptions,
     *,
     on_batch: Callable[[int], None] | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
@@ -50,14 +50,14 @@ def fit(
     """Train `model` in place on split.train; split.valid, where there is one, picks the epoch.
 
     The test part is never looked at. Ctrl-C (or SIGTERM) ends training after the batch under way;
-    the model then has the best weights so far. Processes that are `llpauc.ranks.joined` call it
+    the model then has the best weights so far. Processes that are `llpauc.distributed.joined` call it
     alike, and divide every batch among them.
 
     Args:
         model: its parameters are changed.
         loss: likewise, where it has variables.
         split: train, and perhaps valid.
-        options: see `FitOptions`.
+        options: see `TrainingOptions`.
         on_batch: called with the number of positives done, about ten times a second.
         on_epoch: called after each epoch; for those before a resumed checkpoint at once.
         checkpoint: where training is written down, to go on from there bit for bit. The folder is
@@ -84,7 +84,7 @@ def fit_stage(
     model: EmbeddingModel,
     loss: Loss,
     split: Split,
-    options: FitOptions,
+    options: TrainingOptions,
     stage: Stage | None,
     *,
     on_batch: Callable[[int], None] | None = None,
@@ -137,7 +137,7 @@ def without_empty_valid(split: Split) -> Split:
     return dataclasses.replace(split, valid=None) if empty else split
 
 
-def _why_over(progress: Progress, options: FitOptions) -> str | None:
+def _why_over(progress: Progress, options: TrainingOptions) -> str | None:
     if progress.waited >= options.patience:
         return "patience"
     return "epochs" if progress.epoch > options.epochs else None
@@ -151,13 +151,13 @@ class _Run:
         model: EmbeddingModel,
         loss: Loss,
         split: Split,
-        options: FitOptions,
+        options: TrainingOptions,
         stage: Stage | None,
-        ranks: Ranks = ALONE,
+        processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         train = split.train
-        self.ranks, self.asked_to_stop, self._save_is_due = ranks, False, False
-        _check_alike(model, loss, split, options, ranks)
+        self.processes, self.asked_to_stop, self._save_is_due = processes, False, False
+        _check_alike(model, loss, split, options, processes)
         self.model, self.loss, self.split, self.options = model, loss, split, options
         weights = None if options.half_life is None else age_weights(train, options.half_life)
         self._chances = None if weights is None else weights / weights.sum()
@@ -167,11 +167,11 @@ class _Run:
         self.engine: Engine
         if options.device == "cpu":
             self.engine = CpuEngine(
-                model, loss, self.sampler, train, options.adam, options.share, ranks
+                model, loss, self.sampler, train, options.adam, options.share, processes
             )
         else:
             self.engine = TorchEngine(
-                model, loss, self.sampler, options.adam, options.device, ranks
+                model, loss, self.sampler, options.adam, options.device, processes
             )
         self.progress = Progress()
         self.best = _copy(model)  # so far; without validation, the weights of the last epoch
@@ -209,15 +209,15 @@ class _Run:
     def agree(self, stop: StopRequest) -> bool:
         """Whether any process was asked to stop; and whether the first wants to save by now."""
         kept = None if self._stage is None else self._stage.kept
-        due = self.ranks.first and kept is not None and kept.due(time.perf_counter())
-        stops, dues = self.ranks.sum([bool(stop), due])
+        due = self.processes.first and kept is not None and kept.due(time.perf_counter())
+        stops, dues = self.processes.sum([bool(stop), due])
         self.asked_to_stop, self._save_is_due = bool(stops), bool(dues)
         return self.asked_to_stop
 
     def _begin_epoch(self) -> None:
         if isinstance(self.loss, SLAtKLoss) and (self.progress.epoch - 1) % _QUANTILE_EPOCHS == 0:
             self.engine.settle()
-            _refresh_quantiles(self.model, self.loss, self.ranks)
+            _refresh_quantiles(self.model, self.loss, self.processes)
 
     def _order(self, first: int) -> npt.NDArray[np.int64] | BlockOrder:
         """What is left of the epoch under way, after its first `first` events."""
@@ -232,7 +232,7 @@ class _Run:
         if split.valid is None:
             self.best = _copy(self.model)
         elif validated and progress.epoch % options.valid_every == 0:
-            valid = validate(self.model, split, options.valid_metric, self.ranks)
+            valid = validate(self.model, split, options.valid_metric, self.processes)
             value = next(iter(valid.values()))
             better = value > (-math.inf if progress.best_value is None else progress.best_value)
             if better:
@@ -293,18 +293,18 @@ def _start_bias(model: EmbeddingModel, train: Interactions, weights: Floats | No
     if not bias.any():
         counts = np.bincount(train.items, weights, train.n_items)
         if isinstance(model, ShardedMF):
-            counts = counts[model.ranks.share(train.n_items)]
+            counts = counts[model.processes.share(train.n_items)]
         with torch.no_grad():
             bias.copy_(torch.from_numpy(np.log(counts + _UNSEEN)))
 
 
 def validate(
-    model: EmbeddingModel, split: Split, metric: str, ranks: Ranks = ALONE
+    model: EmbeddingModel, split: Split, metric: str, processes: ProcessGroup = SINGLE_PROCESS
 ) -> dict[str, float]:
     """The metric over all validation users, first of all; then the warm ones apart."""
     own = model.user_range if isinstance(model, ShardedMF) else None
     result: Evaluation = evaluate(
-        model.scorer(), split, on="valid", metrics=[metric], ranks=ranks, own_users=own
+        model.scorer(), split, on="valid", metrics=[metric], processes=processes, own_users=own
     )
     name = next(iter(result.values))
     means = {name: result.mean(name)}
@@ -313,7 +313,7 @@ def validate(
     return means
 
 
-def check_feasible(train: Interactions, dimensions: int, options: FitOptions) -> None:
+def check_feasible(train: Interactions, dimensions: int, options: TrainingOptions) -> None:
     """Say before anything is made, not in the middle of it, that there are no events to train on,
     or not enough memory."""
     if not len(train):
@@ -358,23 +358,29 @@ def available_memory() -> int | None:
     return None
 
 
-def _refresh_quantiles(model: EmbeddingModel, loss: SLAtKLoss, ranks: Ranks, k: int = 20) -> None:
-    users = np.arange(model.n_users, dtype=np.int32)[ranks.share(model.n_users)]
+def _refresh_quantiles(
+    model: EmbeddingModel, loss: SLAtKLoss, processes: ProcessGroup, k: int = 20
+) -> None:
+    users = np.arange(model.n_users, dtype=np.int32)[processes.share(model.n_users)]
     best = rank(model.scorer(), users, k).scores
-    loss.set_quantiles(torch.from_numpy(ranks.gather(best[:, -1].copy())))
+    loss.set_quantiles(torch.from_numpy(processes.gather(best[:, -1].copy())))
 
 
 def _check_alike(
-    model: EmbeddingModel, loss: Loss, split: Split, options: FitOptions, ranks: Ranks
+    model: EmbeddingModel,
+    loss: Loss,
+    split: Split,
+    options: TrainingOptions,
+    processes: ProcessGroup,
 ) -> None:
     """Processes that train together have one setting, the same events, and begin at one place."""
-    if ranks.size == 1:
+    if processes.size == 1:
         return
-    ranks.check_same("the settings", settings(model, loss, options))
-    ranks.check_same("the events", fingerprints(split))
+    processes.check_same("the settings", settings(model, loss, options))
+    processes.check_same("the events", fingerprints(split))
     if not isinstance(model, ShardedMF):
         for table in model.parameters():
-            ranks.spread(table.detach().numpy())
+            processes.spread(table.detach().numpy())
 
 
 def _copy(model: EmbeddingModel) -> dict[str, torch.Tensor]:
@@ -387,7 +393,7 @@ def _restore(model: EmbeddingModel, weights: dict[str, torch.Tensor]) -> None:
             local(value).copy_(local(weights[name]))
 
 
-def _why(error: Diverged, epoch: int, batch: int, options: FitOptions) -> str:
+def _why(error: Diverged, epoch: int, batch: int, options: TrainingOptions) -> str:
     return (
         f"training diverged in epoch {epoch}, batch {batch}: {error}; most likely the learning"
         f" rate ({options.lr:g}) is too high; the last good weights are kept"

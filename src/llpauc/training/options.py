@@ -8,14 +8,14 @@ from typing import Any
 
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.metrics import parse_metric
-from llpauc.optim import AdamOptions
-from llpauc.sampling import SAMPLERS
+from llpauc.training.row_adam import AdamOptions
+from llpauc.training.samplers import SAMPLERS
 
 _MOST_SEED = 2**63 - 1  # torch takes no more
 
 
 @dataclass(frozen=True)
-class FitOptions:
+class TrainingOptions:
     """How to train.
 
     Args:
@@ -31,7 +31,7 @@ class FitOptions:
         seed: of the starting vectors, the order and the negatives.
         device: "cpu", or a torch device such as "cuda".
         share: batches that share one propagation of lightgcn; more is faster and a bit stale.
-        half_life: age at which an event comes up half as often (see `llpauc.recency.age_weights`);
+        half_life: age at which an event comes up half as often (see `llpauc.data.recency.age_weights`);
             None: every event once an epoch.
         shard: divide the rows of the tables among the processes of torchrun, in place of a copy in
             each; mf on CPUs.

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.interactions import Interactions
-from llpauc.recency import Floats
+from llpauc.data.interactions import Interactions
+from llpauc.data.recency import Floats
 
 Positions = npt.NDArray[np.int64]
 

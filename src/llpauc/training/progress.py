@@ -10,12 +10,12 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from llpauc.losses.interface import Loss
+from llpauc.losses.base import Loss
 from llpauc.models.embedding import EmbeddingModel
 from llpauc.models.sharded import local
 from llpauc.training.checkpoint import Checkpoints, Snapshot
 from llpauc.training.history import Epoch
-from llpauc.training.options import FitOptions
+from llpauc.training.options import TrainingOptions
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Stage:
     carried: Snapshot = field(default_factory=Snapshot)
 
 
-def settings(model: EmbeddingModel, loss: Loss, options: FitOptions) -> dict[str, Any]:
+def settings(model: EmbeddingModel, loss: Loss, options: TrainingOptions) -> dict[str, Any]:
     """All that decides how training goes, by name."""
     own = [name for name in vars(loss) if not name.startswith("_") and name != "training"]
     return {

@@ -1,0 +1,1 @@
+"""Events: reading, ids, splits, filters, out-of-core sets."""

@@ -1,0 +1,209 @@
+"""Prepared data: a folder of Arrow files that is mapped into memory, not read.
+
+    manifest.json    format version, counts, where it came from; size and SHA-256 of every file,
+                     and a SHA-256 of all this
+    train.arrow      user, item (int32) and timestamp (float64), in random order
+    histories.arrow  item: the distinct training items of user 0, sorted, then of user 1, ...
+    offsets.arrow    start (int64): where each user's begin, and the end
+    valid.arrow      user, item, timestamp, by user; test.arrow likewise
+    users.arrow      id: the outside ids of rows 0, 1, ...; items.arrow likewise
+
+Each file is uncompressed Arrow IPC with one record batch: a column is one piece of the file, and
+what is mapped costs memory only where it is looked at. docs/larger-than-memory.md has the format.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from scipy import sparse
+
+from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.errors import InputError
+from llpauc.storage.atomic_folder import flush
+from llpauc.storage.checksums import SEAL, digest, is_sealed, seal
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_KIND = "llpauc prepared data"
+_AGAIN = "prepare the data again (llpauc data prepare)"
+_INT32_MOST = 2**31 - 1
+
+Columns = dict[str, pa.Array]
+
+
+def is_prepared(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is, or was meant to be, prepared data."""
+    folder = Path(path)
+    if (folder / "train.arrow").is_file():
+        return True
+    try:
+        with (folder / MANIFEST).open("rb") as file:
+            return _KIND.encode() in file.read(1 << 20)
+    except OSError:
+        return False
+
+
+def open_prepared(path: str | os.PathLike[str], *, verify: bool = False) -> Split:
+    """The split in a prepared folder, its columns mapped into memory.
+
+    Sizes, counts and the range of every row are checked; a file that is not as it was written is
+    named.
+
+    Args:
+        path: the folder.
+        verify: check the SHA-256 of every file too, which reads all of it.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    for name, expected in manifest["files"].items():
+        _check_file(folder / name, expected, verify)
+    counts = manifest["counts"]
+    ids = {what: _ids(folder, what, counts[what], manifest["kinds"]) for what in _IDS}
+    parts = {}
+    for part in ("train", "valid", "test"):
+        if part in counts:
+            parts[part] = _events(folder, part, counts[part], ids)
+    matrix = _matrix(folder, counts)
+    train = parts.pop("train").stored_shuffled(matrix)
+    notes = tuple(f"{folder}: {note}" for note in manifest["notes"])
+    return Split(train, parts.get("valid"), parts.get("test"), notes)
+
+
+_IDS = ("users", "items")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, whole and of this format, or an error that says which it is not."""
+    if not folder.is_dir():
+        why = "it is a file" if folder.exists() else "there is no such folder"
+        raise InputError(f"{folder} is no prepared data: {why}; check the path")
+    path = folder / MANIFEST
+    if not path.exists():
+        raise InputError(f"{folder} is no prepared data: it has no {MANIFEST}; {_AGAIN}")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        whole = isinstance(manifest, dict) and is_sealed(manifest)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from None
+    except (ValueError, RecursionError):
+        whole = False
+    if not whole:
+        raise InputError(f"{path}: is damaged; {_AGAIN}")
+    if manifest.get("kind") != _KIND or manifest.get("format") != FORMAT:
+        told = f"{manifest.get('kind')!r} of format {manifest.get('format')!r}"
+        raise InputError(f"{path}: is {told}, not {_KIND!r} of format {FORMAT}; {_AGAIN}")
+    return manifest
+
+
+def write_manifest(folder: Path, **told: Any) -> dict[str, Any]:
+    """Seal the folder: flush its files to the disk and write down what they must be."""
+    files = {}
+    for path in sorted(folder.iterdir()):
+        files[path.name] = {"sha256": digest(path), "bytes": path.stat().st_size}
+        flush(path)
+    manifest: dict[str, Any] = {"kind": _KIND, "format": FORMAT, **told, "files": files}
+    manifest[SEAL] = seal(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    flush(folder / MANIFEST)
+    flush(folder)
+    return manifest
+
+
+def write_columns(path: Path, columns: Mapping[str, pa.Array]) -> None:
+    """One Arrow file with one record batch; mapped columns are never in memory as a whole."""
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def check_replaceable(folder: Path) -> None:
+    """Nothing but an empty folder or prepared data make way for new ones."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; choose another name for the prepared folder")
+    if folder.is_dir() and any(folder.iterdir()) and not is_prepared(folder):
+        raise InputError(f"{folder} holds other files; choose another name or an empty folder")
+
+
+def _check_file(path: Path, expected: Mapping[str, Any], verify: bool) -> None:
+    try:
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise InputError(f"{path}: has {size} bytes of {expected['bytes']}; {_AGAIN}")
+        if verify and digest(path) != expected["sha256"]:
+            raise InputError(f"{path}: its bytes have changed (SHA-256); {_AGAIN}")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from None
+
+
+def _columns(path: Path, rows: int) -> Columns:
+    """The columns of a file as they lie on the disk; None of it is read here."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            batch = pa.ipc.open_file(source).get_batch(0)
+        batch.validate()
+    except (pa.ArrowException, OSError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: is damaged ({why}); {_AGAIN}") from None
+    if batch.num_rows != rows:
+        raise InputError(f"{path}: has {batch.num_rows} rows of {rows}; {_AGAIN}")
+    return dict(zip(batch.schema.names, batch.columns, strict=True))
+
+
+def _numbers(path: Path, columns: Columns, name: str, kind: pa.DataType) -> npt.NDArray[Any]:
+    column = columns.get(name)
+    if column is None or column.type != kind or column.null_count:
+        raise InputError(f"{path}: has no column {name!r} of {kind}; {_AGAIN}")
+    return np.asarray(column.to_numpy(zero_copy_only=True))
+
+
+def _ids(folder: Path, what: str, rows: int, kinds: Mapping[str, Any]) -> IdMap:
+    path = folder / f"{what}.arrow"
+    column = _columns(path, rows).get("id")
+    if column is None or column.type != pa.large_string() or column.null_count:
+        raise InputError(f"{path}: has no column 'id' of text; {_AGAIN}")
+    return IdMap(column, kinds[what])
+
+
+def _events(folder: Path, part: str, rows: int, ids: Mapping[str, IdMap]) -> Interactions:
+    path = folder / f"{part}.arrow"
+    columns = _columns(path, rows)
+    times = None
+    if "timestamp" in columns:
+        times = _numbers(path, columns, "timestamp", pa.float64())
+    try:
+        return Interactions(
+            _numbers(path, columns, "user", pa.int32()),
+            _numbers(path, columns, "item", pa.int32()),
+            ids["users"],
+            ids["items"],
+            timestamps=times,
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}; {_AGAIN}") from None
+
+
+def _matrix(folder: Path, counts: Mapping[str, int]) -> sparse.csr_matrix:
+    """The training matrix, its column indices mapped; all its ones are one number in memory."""
+    path = folder / "offsets.arrow"
+    users, items, pairs = counts["users"], counts["items"], counts["histories"]
+    starts = _numbers(path, _columns(path, users + 1), "start", pa.int64())
+    if starts[0] != 0 or starts[-1] != pairs or (np.diff(starts) < 0).any():
+        raise InputError(f"{path}: does not lead through the {pairs} pairs; {_AGAIN}")
+    path = folder / "histories.arrow"
+    columns = _numbers(path, _columns(path, pairs), "item", pa.int32())
+    if pairs and not (columns.min() >= 0 and columns.max() < items):
+        raise InputError(f"{path}: names items beyond the {items} there are; {_AGAIN}")
+    if pairs <= _INT32_MOST:  # scipy wants both of one type, and would widen the mapped one
+        starts = starts.astype(np.int32)
+    ones = np.broadcast_to(np.float32(1), pairs)
+    matrix = sparse.csr_matrix((ones, columns, starts), shape=(users, items), copy=False)
+    matrix.has_sorted_indices = matrix.has_canonical_format = True
+    return matrix

@@ -1,0 +1,232 @@
+"""Full-ranking evaluation: any set of metrics at once, one value a user, warm and cold apart.
+
+Decided here, and said in every result:
+
+- Candidates are all items of the split; what is masked is a named policy (`MASKS`).
+- A user without an event in the part under test is left out, and counted.
+- A test item that is masked (it stands in train too) can not be found, and still counts in the
+  denominator of Recall and NDCG. The AUC family, which speaks of candidates, leaves it out.
+- Warm users have at least one training event, cold users none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet
+from scipy import sparse
+
+from llpauc.data.histories import Part, pairs_before, without
+from llpauc.data.interactions import IdMap, Indices, Split
+from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
+from llpauc.errors import InputError, choose
+from llpauc.evaluation.ranking import rank
+from llpauc.evaluation.scorer import Scorer
+from llpauc.metrics import TOPK_METRICS, parse_metric, partial_auc_from_counts
+from llpauc.storage.files import atomic_write, write_text
+
+Values = npt.NDArray[np.float64]
+
+DEFAULT_METRICS = ("recall@20", "ndcg@20")
+
+
+MASKS: dict[str, tuple[str, Callable[[Split, Part], Any]]] = {
+    "seen": ("items of train, and of valid when testing", pairs_before),
+    "train": ("items of train only", lambda split, on: split.train.matrix),
+    "paper": (
+        "as seen, but an item that is also a target stays (the reference program's way)",
+        lambda split, on: without(pairs_before(split, on), split.parts[on].matrix),
+    ),
+    "none": ("nothing", lambda split, on: sparse.csr_matrix(split.train.matrix.shape)),
+}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One value a user for every metric; `summary()` is what a table shows.
+
+    Args:
+        users: rows of the users evaluated, (n,).
+        user_ids: the split's id map.
+        warm: (n,) whether the user has a training event.
+        n_targets: (n,) distinct items to be found.
+        values: metric name -> (n,) values; NaN where a user has none (AUC without a negative).
+        left_out: users of the split without a target.
+        mask: the masking policy's name.
+        on: the part under test.
+        items, scores: (n, K) the ranked lists, K the largest any metric asked for.
+    """
+
+    users: Indices
+    user_ids: IdMap
+    warm: npt.NDArray[np.bool_]
+    n_targets: npt.NDArray[np.int64]
+    values: Mapping[str, Values]
+    left_out: int
+    mask: str
+    on: Part
+    items: Indices
+    scores: npt.NDArray[np.float32]
+
+    def groups(self) -> dict[str, npt.NDArray[np.bool_]]:
+        return {"all": np.ones_like(self.warm), "warm": self.warm, "cold": ~self.warm}
+
+    def mean(self, metric: str, group: str = "all") -> float:
+        """Mean over a group's users that have a value; NaN for an empty group."""
+        values = choose(self.values, metric, "metric")[choose(self.groups(), group, "group")]
+        values = values[~np.isnan(values)]
+        return float(values.mean()) if len(values) else float("nan")
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Group -> {"users": count, metric: mean, ...}; all users alone where none is cold."""
+        return {
+            group: {
+                "users": int(members.sum()),
+                **{metric: self.mean(metric, group) for metric in self.values},
+            }
+            for group, members in self.groups().items()
+            if members.any() and (group == "all" or not self.warm.all())
+        }
+
+    def table(self) -> Any:
+        """One row a user as an Arrow table: id, warm, targets and every metric."""
+        return pa.table(
+            {
+                "user_id": self.user_ids.arrow(self.users),
+                "warm": self.warm,
+                "targets": self.n_targets,
+                **self.values,
+            }
+        )
+
+
+def evaluate(
+    scorer: Scorer,
+    split: Split,
+    *,
+    on: Part = "test",
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    mask: str = "seen",
+    ties: Literal["strict", "half"] = "strict",
+    memory_mb: float = 1024,
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    processes: ProcessGroup = SINGLE_PROCESS,
+    own_users: slice | None = None,
+) -> Evaluation:
+    """Rank all items for every user of `on`, and measure.
+
+    Args:
+        scorer: a fitted model.
+        split: holds the part under test and what came before it.
+        on: "test" or "valid".
+        metrics: names such as "recall@20", "ndcg@20", "auc", "opauc(0.1)", "llpauc(0.7,0.1)".
+        mask: a policy of `MASKS`.
+        ties: how the AUC family counts a positive and a negative of equal score.
+        memory_mb, threads, progress: as in `llpauc.evaluation.ranking.rank`; they do not change the result.
+        processes: processes that divide the users among them; each then has the whole result.
+        own_users: user rows that this process's scorer knows, where it does not know all.
+    """
+    if on not in split.parts:
+        raise InputError(f"the data have no {on} part; parts: {', '.join(split.parts)}")
+    if scorer.n_items != split.n_items:
+        raise InputError(f"the model knows {scorer.n_items} items, the data have {split.n_items}")
+    wanted = [parse_metric(name) for name in metrics]
+    if not wanted:
+        raise InputError("no metric asked for; try recall@20")
+    _, masked_by = choose(MASKS, mask, "mask")
+
+    targets = split.parts[on].matrix
+    users = np.flatnonzero(np.diff(targets.indptr)).astype(np.int32)
+    if not len(users):
+        raise InputError(f"the {on} part is empty: nothing to evaluate")
+    mine = processes.share(len(users))
+    if own_users is not None:
+        mine = slice(*np.searchsorted(users, [own_users.start, own_users.stop]))
+    everybody, users = users, users[mine]
+    targets, masked = targets[users], masked_by(split, on)[users]
+    candidates = without(targets, masked)
+    areas = any(metric.k is None for metric in wanted)
+    ranking = rank(
+        scorer,
+        users,
+        max((metric.k for metric in wanted if metric.k), default=1),
+        masked=masked,
+        positives=candidates if areas else None,
+        memory_mb=memory_mb,
+        threads=threads,
+        progress=progress,
+    )
+    n_targets = np.diff(targets.indptr).astype(np.int64)
+    hits = _hits(ranking.items, targets)
+    values: dict[str, Values] = {}
+    for metric in wanted:
+        if metric.k is not None:
+            values[metric.name] = TOPK_METRICS[metric.family](hits, n_targets, metric.k)
+        else:
+            assert ranking.counts is not None  # areas were asked for, so positives were counted
+            values[metric.name] = partial_auc_from_counts(
+                ranking.counts, alpha=metric.alpha or 1.0, beta=metric.beta or 1.0, ties=ties
+            )
+    return Evaluation(
+        users=everybody,
+        user_ids=split.user_ids,
+        warm=np.diff(split.train.matrix.indptr)[everybody] > 0,
+        n_targets=processes.gather(n_targets),
+        values={name: processes.gather(of_users) for name, of_users in values.items()},
+        left_out=split.n_users - len(everybody),
+        mask=mask,
+        on=on,
+        items=processes.gather(ranking.items),
+        scores=processes.gather(ranking.scores),
+    )
+
+
+def _hits(items: Indices, targets: Any) -> npt.NDArray[np.bool_]:
+    """(n, k) whether each ranked item is a target, by one search in the sorted pair codes."""
+    n, k = items.shape
+    width = targets.shape[1] + 1
+    rows = np.repeat(np.arange(n, dtype=np.int64), np.diff(targets.indptr))
+    pairs = rows * width + targets.indices
+    asked = np.arange(n, dtype=np.int64)[:, None] * width + items
+    asked[items < 0] = -1
+    place = np.searchsorted(pairs, asked.ravel())
+    found: npt.NDArray[np.bool_] = pairs[np.minimum(place, len(pairs) - 1)] == asked.ravel()
+    return found.reshape(n, k)
+
+
+def write_per_user(results: Mapping[str, Evaluation], path: str | Path) -> None:
+    """Every model's value for every user to one Parquet file, a row a model and user."""
+    tables = [
+        result.table().add_column(0, "model", pa.array([name] * len(result.users)))
+        for name, result in results.items()
+    ]
+    with atomic_write(Path(path)) as temporary:
+        pyarrow.parquet.write_table(pa.concat_tables(tables), temporary)
+
+
+def write_lists(results: Mapping[str, Evaluation], item_ids: IdMap, path: str | Path) -> None:
+    """The ranked lists with outside ids, tab-separated: [model,] user, item, rank, score."""
+    tables = []
+    for name, result in results.items():
+        there = result.items >= 0
+        users = np.broadcast_to(result.users[:, None], there.shape)[there]
+        processes = np.broadcast_to(np.arange(1, there.shape[1] + 1), there.shape)[there]
+        columns = {
+            "model": pa.array([name] * len(users)),
+            "user": result.user_ids.arrow(users),
+            "item": item_ids.arrow(result.items[there]),
+            "rank": processes,
+            "score": result.scores[there],
+        }
+        if len(results) == 1:
+            del columns["model"]
+        tables.append(pa.table(columns))
+    with atomic_write(Path(path)) as temporary:
+        write_text(pa.concat_tables(tables), temporary, "\t")

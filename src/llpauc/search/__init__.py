@@ -1,0 +1,1 @@
+"""Searching for settings: `tune` and `auto`."""

@@ -1,0 +1,360 @@
+"""Adam where most rows have no gradient: dense results at sparse cost.
+
+In dense Adam a row without a gradient still moves: its momentum decays and carries it along. Lazy
+("sparse") variants leave that out and end elsewhere. `RowAdam` leaves it out only until the row is
+next looked at, and then replays all missed steps at once.
+
+With s steps done when the row was last up to date, t = 1..n the missed ones and x = sqrt(v):
+
+    w <- w - m sum_t c_t / (d_t x + eps)      c_t = lr b1^t / (1 - b1^(s+t))
+    m <- b1^n m,  v <- b2^n v                 d_t = b2^(t/2) / sqrt(1 - b2^(s+t))
+
+The sum is a function of x that depends on the row only through s and n. While d_t still moves much
+from step to step (the first `_EXACT_STEPS`) it is summed term by term; later the d_t that carry
+weight lie close together, and a fourth-order expansion around their mean d gives, with
+q = d x + eps and C_k = sum_t c_t (d_t - d)^k,
+
+    sum = (C_0 + C_2 (x/q)^2 - C_3 (x/q)^3 + C_4 (x/q)^4) / q
+
+so that a replay of any length costs about as much as one step. Terms beyond `_REPLAYED` steps are
+below b1^160, about 5e-8 of the first: a longer wait has the moments of its `since` alone, which are
+tabulated.
+
+| symbol | code |
+|---|---|
+| m, v | `mean`, `square` |
+| b1, b2 | `decay_mean`, `decay_square` |
+| s | `done[row]` |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numba import njit, prange
+
+from llpauc.data.interactions import Indices
+from llpauc.errors import InputError
+
+Table = npt.NDArray[np.float32]
+
+_EXACT_STEPS = 128
+_REPLAYED = 160
+_SETTLED = 40_000  # 0.999^40000 is nothing beside 1 in double precision
+APART = 256  # float32 numbers between arrays: what a loop takes at once, and more
+FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN stays NaN
+
+
+@dataclass(frozen=True)
+class AdamOptions:
+    """Adam's usual numbers.
+
+    Args:
+        lr: learning rate, above 0.
+        decay_mean, decay_square: b1 and b2, in [0, 1).
+        eps: added to the root, above 0.
+        weight_decay: pulls the rows of a batch (and only those) towards zero, at least 0. Indices
+            outside the batch are left alone, as recommenders usually regularise.
+    """
+
+    lr: float = 1e-3
+    decay_mean: float = 0.9
+    decay_square: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, held, least in (
+            ("lr", self.lr > 0, "above 0"),
+            ("decay_mean", 0 <= self.decay_mean < 1, "in [0, 1)"),
+            ("decay_square", 0 <= self.decay_square < 1, "in [0, 1)"),
+            ("eps", self.eps > 0, "above 0"),
+            ("weight_decay", self.weight_decay >= 0, "at least 0"),
+        ):
+            if not (held and math.isfinite(getattr(self, name))):
+                raise InputError(f"{name} must be {least}, got {getattr(self, name)!r}")
+
+
+class RowAdam:
+    """Adam on the rows of one table, which it changes in place.
+
+    `catch_up(rows)` before rows are read, `step(rows, gradients)` with distinct rows after; `count`
+    is the number of steps done, and `advance()` begins the next.
+    """
+
+    def __init__(self, table: Table, options: AdamOptions) -> None:
+        self.table = table
+        self.options = options
+        self.mean, self.square = aligned(table.shape), aligned(table.shape)
+        self.done = np.zeros(len(table), np.int64)
+        self.count = 0
+        self._tables: Any = _bias_tables(options.decay_mean, options.decay_square)
+
+    def advance(self) -> None:
+        self.count += 1
+
+    def catch_up(self, rows: Indices | None = None) -> int:
+        """Replay what `rows` (all by default) have missed, up to the current step.
+
+        Returns:
+            How many rows had missed any.
+        """
+        if rows is None:
+            rows = np.arange(len(self.table), dtype=np.int32)
+        o = self.options
+        replayed: int = _catch_up(
+            self.table, self.mean, self.square, self.done, rows, self.count, self._tables,
+            o.lr, o.decay_mean, o.decay_square, o.eps,
+        )  # fmt: skip
+        return replayed
+
+    def step(self, rows: Indices, gradients: Table) -> None:
+        """Step `count` for distinct `rows` that have caught up to the step before."""
+        _step_rows(
+            self.table, self.mean, self.square, self.done, rows, gradients, self.count,
+            self.numbers(),
+        )  # fmt: skip
+
+    def numbers(self) -> tuple[float, float, float, float, float, float]:
+        """What `adam_row` needs to know of the current step."""
+        o = self.options
+        return (
+            o.lr / (1 - o.decay_mean**self.count),
+            1 / math.sqrt(1 - o.decay_square**self.count),
+            o.decay_mean,
+            o.decay_square,
+            o.eps,
+            o.weight_decay,
+        )
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """All that a resumed run needs beside the table itself; the arrays themselves, no copies.
+
+        Missed steps stay missed: a row that caught up now would catch up twice, and round twice.
+        """
+        return {
+            "mean": self.mean,
+            "square": self.square,
+            "done": self.done,
+            "count": np.array(self.count),
+        }
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        for name in ("mean", "square", "done"):
+            fill(getattr(self, name), state[name])
+        self.count = int(state["count"])
+
+
+def fill(into: npt.NDArray[Any], saved: npt.NDArray[Any]) -> None:
+    """Copy what was saved back to where it came from; a ValueError where it is from elsewhere."""
+    if (saved.shape, saved.dtype) != (into.shape, into.dtype):
+        raise ValueError(f"{saved.dtype} {saved.shape} in place of {into.dtype} {into.shape}")
+    into[...] = saved
+
+
+def room(shape: tuple[int, ...]) -> Table:
+    """Memory to be written into. It begins at a cache line, as torch's does and NumPy's does not:
+    rows that straddle lines take a third longer to read.
+
+    And it lies away from all other: a compiled loop over two rows asks whether they lie close
+    together, and rounds otherwise where they do. Indices of a few numbers, in arrays that happen to be
+    neighbours, would give other bits from run to run.
+    """
+    size = math.prod(shape)
+    apart: Table = torch.empty(size + 2 * APART)[APART : APART + size].view(shape).numpy()
+    return apart
+
+
+def aligned(shape: tuple[int, ...]) -> Table:
+    """Zeros in a `room` of their own."""
+    zeros = room(shape)
+    zeros.fill(0)
+    return zeros
+
+
+@lru_cache(maxsize=4)
+def _bias_tables(decay_mean: float, decay_square: float) -> tuple[Any, ...]:
+    """1/(1-b1^s), 1/sqrt(1-b2^s) for s = 0.._SETTLED + _REPLAYED, b1^t, b2^(t/2) for t = 0.., and
+    the moments of a full replay by s.
+
+    The tables go beyond _SETTLED so that a replay reads them in one run.
+    """
+    steps = np.arange(_SETTLED + _REPLAYED + 1, dtype=np.float64)
+    steps[0] = 1.0  # never read: step numbers begin at 1
+    missed = np.arange(_REPLAYED + 1, dtype=np.float64)
+    series = (
+        1 / (1 - decay_mean**steps),
+        1 / np.sqrt(1 - decay_square**steps),
+        decay_mean**missed,
+        decay_square ** (missed / 2),
+    )
+    full = np.zeros((_SETTLED + 1, 5))
+    _tabulate(full, *series)
+    return *series, full
+
+
+@njit(cache=True)
+def _tabulate(full, mean_bias, square_bias, mean_power, root_power):
+    for since in range(_EXACT_STEPS, len(full)):
+        full[since] = _moments(since, _REPLAYED, mean_bias, square_bias, mean_power, root_power)
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
+def _catch_up(
+    table, mean, square, done, rows, count, tables, lr, decay_mean, decay_square, eps,
+):  # fmt: skip
+    width = table.shape[1]
+    mean_bias, square_bias, mean_power, root_power, full = tables
+    log_decay_mean = math.log(max(decay_mean, 1e-300))
+    log_decay_square = math.log(max(decay_square, 1e-300))
+    small = np.float32(eps)
+    replayed = 0
+    for place in prange(len(rows)):
+        row = rows[place]
+        since = done[row]
+        missed = count - since
+        done[row] = count
+        if missed <= 0 or since == 0:  # up to date, or never touched: no momentum to carry it
+            continue
+        replayed += 1
+        terms = min(missed, _REPLAYED)
+        since = min(since, _SETTLED)
+        w, m, v = table[row], mean[row], square[row]
+        if since < _EXACT_STEPS:
+            total = np.zeros(width + 2 * APART, np.float32)[APART:-APART]
+            for t in range(1, terms + 1):
+                c = np.float32(lr * mean_power[t] * mean_bias[since + t])
+                d = np.float32(root_power[t] * square_bias[since + t])
+                for k in range(width):
+                    total[k] += c / (d * np.sqrt(v[k]) + small)
+            for k in range(width):
+                w[k] -= m[k] * total[k]
+        else:
+            if terms == _REPLAYED:
+                c0, d, c2, c3, c4 = full[since]
+            else:
+                c0, d, c2, c3, c4 = _moments(
+                    since, terms, mean_bias, square_bias, mean_power, root_power
+                )
+            c0, c2, c3, c4 = (
+                np.float32(lr * c0), np.float32(lr * c2), np.float32(lr * c3), np.float32(lr * c4)
+            )  # fmt: skip
+            d = np.float32(d)
+            for k in range(width):
+                root = np.sqrt(v[k])
+                q = np.float32(1) / (d * root + small)
+                p = root * q
+                total = (c0 + p * p * (c2 - p * (c3 - p * c4))) * q
+                w[k] -= m[k] * total
+        # By exp of a logarithm: a power with a whole exponent costs as much as the replay.
+        left_mean = np.float32(math.exp(missed * log_decay_mean))
+        left_square = np.float32(math.exp(missed * log_decay_square))
+        for k in range(width):
+            m[k] *= left_mean
+            v[k] *= left_square
+    return replayed
+
+
+@njit(cache=True, fastmath=FAST_MATH)
+def _moments(since, terms, mean_bias, square_bias, mean_power, root_power):
+    """C_0, the mean d, and the central moments C_2, C_3, C_4 of d_t under the weights c_t / lr."""
+    # Raw moments about a point near the mean lose no digits and need one pass.
+    middle = min(10, terms)
+    near = root_power[middle] * square_bias[since + middle]
+    r0 = r1 = r2 = r3 = r4 = 0.0
+    for t in range(1, terms + 1):
+        weight = mean_power[t] * mean_bias[since + t]
+        apart = root_power[t] * square_bias[since + t] - near
+        r0 += weight
+        r1 += weight * apart
+        r2 += weight * apart * apart
+        r3 += weight * apart * apart * apart
+        r4 += weight * apart * apart * apart * apart
+    h = r1 / r0
+    c2 = r2 - h * r1
+    c3 = r3 - 3 * h * r2 + 2 * h * h * r1
+    c4 = r4 - 4 * h * r3 + 6 * h * h * r2 - 3 * h * h * h * r1
+    return r0, near + h, c2, c3, c4
+
+
+@njit(inline="always")
+def adam_row(w, m, v, g, numbers):
+    """One step of one row; `numbers` are those of `single`."""
+    rate, root_scale, decay_mean, decay_square, fresh_mean, fresh_square, eps, decay = numbers
+    for k in range(len(w)):
+        slope = g[k] + decay * w[k]
+        first = decay_mean * m[k] + fresh_mean * slope
+        second = decay_square * v[k] + fresh_square * slope * slope
+        m[k], v[k] = first, second
+        w[k] -= rate * first / (np.sqrt(second) * root_scale + eps)
+
+
+@njit(inline="always")
+def single(numbers):
+    """`RowAdam.numbers` and 1 - b1, 1 - b2 in float32, for `adam_row`."""
+    rate, root_scale, decay_mean, decay_square, eps, decay = numbers
+    return (
+        np.float32(rate), np.float32(root_scale), np.float32(decay_mean), np.float32(decay_square),
+        np.float32(1 - decay_mean), np.float32(1 - decay_square), np.float32(eps),
+        np.float32(decay),
+    )  # fmt: skip
+
+
+@njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
+def _step_rows(table, mean, square, done, rows, gradients, count, numbers):
+    numbers = single(numbers)
+    for place in prange(len(rows)):
+        row = rows[place]
+        done[row] = count
+        adam_row(table[row], mean[row], square[row], gradients[place], numbers)
+
+
+class ScalarAdam:
+    """Adam for a loss's few variables, some of them climbing.
+
+    torch.optim.Adam spends some 200 microseconds a step on five scalars, longer than the rest of a
+    batch takes; plain floats, written through a view of the variables' own memory, spend ten.
+
+    Args:
+        variables: scalar parameters on the CPU with their rate multiplier; a negative one climbs.
+        options: weight decay is not applied to a loss's variables.
+    """
+
+    def __init__(
+        self, variables: Sequence[tuple[torch.nn.Parameter, float]], options: AdamOptions
+    ) -> None:
+        self.options = options
+        self.count = 0
+        self._slots = [
+            (variable, variable.detach().numpy(), rate, [0.0, 0.0]) for variable, rate in variables
+        ]
+
+    def step(self) -> None:
+        o = self.options
+        self.count += 1
+        mean_bias = 1 - o.decay_mean**self.count
+        root_bias = math.sqrt(1 - o.decay_square**self.count)
+        for variable, value, rate, moments in self._slots:
+            if variable.grad is None:
+                continue
+            slope = variable.grad.item()
+            moments[0] = o.decay_mean * moments[0] + (1 - o.decay_mean) * slope
+            moments[1] = o.decay_square * moments[1] + (1 - o.decay_square) * slope * slope
+            move = moments[0] / mean_bias / (math.sqrt(moments[1]) / root_bias + o.eps)
+            value[()] -= o.lr * rate * move
+
+    def state(self) -> npt.NDArray[np.float64]:
+        """(1 + n, 2): the step count, then each variable's two moments."""
+        return np.array([[self.count, 0.0], *[moments for *_, moments in self._slots]])
+
+    def load_state(self, state: npt.NDArray[np.float64]) -> None:
+        self.count = int(state[0, 0])
+        for (*_, moments), saved in zip(self._slots, state[1:].tolist(), strict=True):
+            moments[:] = saved

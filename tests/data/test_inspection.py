@@ -1,0 +1,238 @@
+"""The look at the data: every figure against plain Python, every oddity made on purpose."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+
+import matplotlib.image
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llpauc.data.inspection import inspect, top_count
+from llpauc.data.interactions import Interactions, Split
+from llpauc.errors import InputError
+from llpauc.research import plots
+from tests.datasets import random_split
+
+
+def events_of(users, items, **columns):
+    return Interactions.of([f"u{u}" for u in users], [f"i{i}" for i in items], **columns)
+
+
+def pairs_of(part):
+    return list(zip(part.users.tolist(), part.items.tolist(), strict=True))
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_figures_of_the_whole_equal_plain_counting(seed):
+    split = random_split(seed)
+    looked = inspect(split)
+    pairs = [pair for part in split.parts.values() for pair in pairs_of(part)]
+    of_user, of_item = Counter(u for u, _ in pairs), Counter(i for _, i in pairs)
+    per_user = [of_user[u] for u in range(split.n_users)]
+    per_item = [of_item[i] for i in range(split.n_items)]
+    whole = looked.whole
+    assert (whole["users"], whole["items"]) == (split.n_users, split.n_items)
+    assert whole["interactions"] == len(pairs) == 900
+    assert whole["sparsity"] == pytest.approx(
+        1 - len(set(pairs)) / (split.n_users * split.n_items), abs=1e-15
+    )
+    assert whole["events per user, median"] == statistics.median(per_user)
+    assert whole["events per item, median"] == statistics.median(per_item)
+    assert whole["events per user, most"] == max(per_user)
+    assert whole["events per item, most"] == max(per_item)
+    best = sorted(per_item, reverse=True)
+    for percent in (1, 10):
+        top = math.ceil(percent * split.n_items / 100)
+        assert whole[f"share of events on the top {percent}% items"] == sum(best[:top]) / 900
+    # Gini's own definition: the mean difference between two items over twice the mean.
+    difference = sum(abs(a - b) for a in per_item for b in per_item) / len(per_item) ** 2
+    gini = difference / (2 * statistics.mean(per_item))
+    assert whole["Gini of the items"] == pytest.approx(gini, abs=1e-12)
+    assert looked.item_events.tolist() == best
+    assert looked.user_events.tolist() == sorted(per_user, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_figures_of_the_parts_leaks_and_cold_shares_equal_plain_sets(seed):
+    split = random_split(seed)
+    looked = inspect(split)
+    pairs = {name: pairs_of(part) for name, part in split.parts.items()}
+    sets = {name: set(p) for name, p in pairs.items()}
+    warm = {u for u, _ in pairs["train"]}, {i for _, i in pairs["train"]}
+    for name, figures in looked.parts.items():
+        present = {u for u, _ in pairs[name]}, {i for _, i in pairs[name]}
+        assert figures["interactions"] == len(pairs[name])
+        assert (figures["users"], figures["items"]) == (len(present[0]), len(present[1]))
+        assert figures["duplicates"] == len(pairs[name]) - len(sets[name])
+        if name == "train":
+            assert not any(key.startswith(("cold", "also")) for key in figures)
+            continue
+        assert figures["cold users"] == len(present[0] - warm[0]) / len(present[0])
+        assert figures["cold items"] == len(present[1] - warm[1]) / len(present[1])
+        assert figures["also in train"] == len(sets[name] & sets["train"])
+    assert looked.parts["test"]["also in valid"] == len(sets["test"] & sets["valid"])
+    assert "also in valid" not in looked.parts["valid"]
+    # What was counted is said: this data has all of it.
+    leaks = len(sets["test"] & sets["train"])
+    said = "\n".join(looked.odd)
+    assert f"test: {leaks} pairs stand in train too" in said
+    cold = len({u for u, _ in pairs["test"]} - warm[0])
+    assert f"test: {cold} of {looked.parts['test']['users']} users" in said
+    again = looked.parts["train"]["duplicates"]
+    assert f"train: {again} events repeat a user-item pair" in said
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
+def test_shares_stay_shares_whatever_the_events(pairs):
+    looked = inspect(events_of(*zip(*pairs, strict=True)))
+    for name in ("sparsity", "Gini of the items", "share of events on the top 10% items"):
+        assert 0 <= looked.whole[name] <= 1
+    assert looked.parts["data"]["duplicates"] == len(pairs) - len(set(pairs))
+
+
+@pytest.mark.parametrize(
+    ("n", "percent", "count"),
+    [(700, 1, 7), (701, 1, 8), (30, 10, 3), (5, 10, 1), (1, 1, 1), (0, 10, 1), (290, 10, 29)],
+)
+def test_the_top_percent_are_counted_in_whole_numbers(n, percent, count):
+    assert top_count(n, percent=percent) == count  # 0.01 * 700 is 7.000000000000001
+
+
+def test_gini_from_equal_to_all_on_one():
+    equal = inspect(events_of([0, 1, 2, 3], [0, 1, 2, 3])).whole
+    assert equal["Gini of the items"] == pytest.approx(0, abs=1e-15)
+    assert equal["share of events on the top 10% items"] == 0.25
+    known = events_of(range(10), range(10))  # ten items, and then events on one of them alone
+    one = inspect(known.take(np.array([3, 3, 3]))).whole
+    assert one["Gini of the items"] == pytest.approx(0.9, abs=1e-15)
+    assert one["share of events on the top 1% items"] == 1
+
+
+def test_ratings_and_times_are_told_where_there_are_any():
+    data = events_of(
+        [0, 1, 2], [0, 1, 1], ratings=[1, 2.5, 4], timestamps=[0.0, 1_600_000_000, 1_600_000_060]
+    )
+    figures = inspect(data).parts["data"]
+    assert (figures["rating, least"], figures["rating, most"]) == (1, 4)
+    assert figures["rating, mean"] == 2.5
+    assert figures["first event"] == "0"  # no date: nobody watched films in 1970
+    assert figures["last event"] == "2020-09-13 12:27"
+    milliseconds = events_of([0, 1], [0, 1], timestamps=[1588687728923, 1588687728924])
+    assert inspect(milliseconds).parts["data"]["last event"] == "1588687728924"
+    plain = inspect(events_of([0, 1], [0, 1])).parts["data"]
+    assert not any("rating" in name or "event" in name for name in plain)
+
+
+# --- oddities -------------------------------------------------------------------------------------
+
+
+def test_clean_data_have_nothing_odd():
+    data = events_of([0, 0, 1, 1, 2, 2], [0, 1, 1, 2, 2, 0])
+    split = Split(data.take(np.array([0, 2, 4])), test=data.take(np.array([1, 3, 5])))
+    assert inspect(data).odd == ()
+    assert inspect(split).odd == ()
+
+
+@pytest.mark.parametrize(
+    ("users", "items", "odd"),
+    [
+        ([0, 0], [0, 1], ["data: only one user"]),
+        ([0, 1], [0, 0], ["data: only one item",
+                          "data: 2 users have every item; none left to recommend"]),
+        ([0], [0], ["data: only one user", "data: only one item"]),
+        ([0, 0, 1], [0, 1, 1], ["data: 1 users have every item; none left to recommend"]),
+        ([0, 1, 1, 1], [0, 1, 1, 1],
+         ["data: 2 events repeat a user-item pair (50.0%); they count once"]),
+    ],
+)  # fmt: skip
+def test_oddities_of_a_table(users, items, odd):
+    assert list(inspect(events_of(users, items)).odd) == odd
+
+
+def test_oddities_between_parts_name_the_part_and_the_remedy():
+    data = events_of([0, 1, 0, 2, 1, 0], [0, 1, 0, 1, 2, 1])
+    split = Split(
+        data.take(np.array([0, 1])), data.take(np.array([2])), data.take(np.array([2, 3, 4]))
+    )
+    assert [o for o in inspect(split).odd if "only one" not in o] == [
+        "valid: 1 pairs stand in train too; masked in evaluation, so they cannot be found",
+        "test: 1 pairs stand in train too; masked in evaluation, so they cannot be found",
+        "test: 1 pairs stand in valid too; masked in evaluation, so they cannot be found",
+        "test: 1 of 3 users (33%) have no training event; they get a fallback; read warm and cold"
+        " users apart",
+        "test: 1 of 3 items (33%) have no training event; no model trained on train alone can know"
+        " them",
+    ]
+
+
+def test_an_empty_part_is_no_trouble():
+    data = events_of([0, 1], [0, 1])
+    nothing = data.take(np.array([], dtype=int))
+    looked = inspect(Split(data, nothing, nothing))
+    assert looked.parts["test"]["interactions"] == 0
+    assert inspect(Interactions.of([], [])).whole["interactions"] == 0
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("title", ["plain", "no formula: $\\foo$ [/b]", "films 🎈 ø"])
+def test_the_picture_is_a_readable_png_whatever_the_title(tmp_path, title, recwarn):
+    path = tmp_path / "deep" / "tail.png"
+    assert plots.save(plots.long_tail(inspect(random_split(1)), title), path) == path
+    pixels = matplotlib.image.imread(path)
+    height, width = pixels.shape[:2]
+    assert width > height > 400
+    assert 0.01 < (pixels[..., :3].min(axis=2) < 0.9).mean() < 0.5  # ink, and paper around it
+    assert [file.name for file in path.parent.iterdir()] == ["tail.png"]
+    assert not [str(w.message) for w in recwarn if "Glyph" in str(w.message)]
+
+
+def test_the_picture_says_what_the_table_says():
+    looked = inspect(random_split(2))
+    figure = plots.long_tail(looked, "title")
+    share = looked.whole["share of events on the top 10% items"]
+    assert f"{share:.0%} of events" in figure.axes[0].get_title()
+    (line, *_) = figure.axes[0].get_lines()
+    assert line.get_ydata().tolist() == [n for n in looked.item_events.tolist() if n]
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("kind", plots.KINDS)
+def test_every_kind_of_picture_can_be_drawn(tmp_path, kind):
+    figure = plots.compare_models({"a": {"all": {"m": 0.5}}}, ["m"], "one model, one metric")
+    path = plots.save(figure, tmp_path / f"picture{kind.upper()}")
+    starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF", ".jpg": b"\xff\xd8",
+              ".webp": b"RIFF"}  # fmt: skip
+    assert path.read_bytes().startswith(starts[kind])
+
+
+@pytest.mark.parametrize("name", ["tail.xyz", "tail", "png"])
+def test_an_unknown_kind_of_picture_is_refused_and_nothing_written(tmp_path, name):
+    figure = plots.compare_models({"a": {"all": {"m": 0.5}}}, ["m"], "title")
+    with pytest.raises(InputError, match=r"unknown kind of picture .*; choose one of: \.png"):
+        plots.save(figure, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    plt.close(figure)
+
+
+def test_bars_stand_for_what_they_are_given():
+    results = {
+        "popularity": {"all": {"recall@20": 0.3, "ndcg@20": 0.1}},
+        "ease": {group: {"recall@20": 0.2, "ndcg@20": 0.4} for group in ("all", "warm", "cold")},
+    }
+    figure = plots.compare_models(results, ["recall@20", "ndcg@20"], "title")
+    assert [axis.get_ylabel() for axis in figure.axes] == ["recall@20", "ndcg@20"]
+    heights = [[bar.get_height() for bar in group] for group in figure.axes[1].containers]
+    np.testing.assert_array_equal(heights, [[0.1, 0.4], [np.nan, 0.4], [np.nan, 0.4]])
+    plt.close(figure)

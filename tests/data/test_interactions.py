@@ -1,0 +1,353 @@
+"""The data objects: ids come back as they went in, rows stay what they were, errors say why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llpauc.data.interactions import IdMap, Interactions, Split, as_id_text
+from llpauc.errors import InputError
+
+TEXT = st.text(min_size=1, max_size=8)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+UINT64 = st.integers(0, 2**64 - 1)
+# Few different values, so that ids repeat and tables overlap.
+FEW = st.sampled_from(
+    ["007", "7", "07", "ø", "🎈", "a b", "a\tb", 'q"', "\\N", "NaN", "null", "-1"]
+)
+PAIRS = st.lists(st.tuples(FEW, FEW), min_size=1, max_size=30)
+
+
+def table(pairs, **columns):
+    users, items = zip(*pairs, strict=True)
+    return Interactions.of(users, items, **columns)
+
+
+def outside_pairs(data):
+    return list(zip(data.user_ids.ids(data.users), data.item_ids.ids(data.items), strict=True))
+
+
+def first_seen(values):
+    return list(dict.fromkeys(values))
+
+
+# --- ids ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (st.lists(TEXT, max_size=20), "string"),
+        (st.lists(INT64, min_size=1, max_size=20), "int64"),
+        (st.lists(UINT64, max_size=20).map(lambda v: [*v, 2**64 - 1]), "uint64"),
+        (st.lists(st.integers(), max_size=20).map(lambda v: [*v, -(2**70)]), "string"),
+    ],
+    ids=["text", "int64", "uint64", "larger"],
+)
+def test_any_id_comes_back_as_it_went_in(values, kind):
+    @given(values)
+    def check(ids):
+        known = IdMap.of(ids)
+        assert known.kind == kind
+        as_given = [str(i) for i in ids] if kind == "string" else ids
+        assert list(known) == first_seen(as_given)
+        assert known.ids(known.indices(ids)).tolist() == as_given
+        assert known.arrow(known.indices(ids)).to_pylist() == as_given
+        assert IdMap.of(known.arrow()) == known
+
+    check()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_whole_number_arrays_keep_their_extremes(dtype):
+    edge = np.iinfo(dtype)
+    values = np.array([edge.max, edge.min, 1, edge.max], dtype)
+    known = IdMap.of(values)
+    assert list(known) == [edge.max, edge.min, 1]
+    assert known.indices(values).tolist() == [0, 1, 2, 0]
+
+
+def test_text_decides_who_is_the_same():
+    from_parquet, from_csv = IdMap.of([7, 8]), IdMap.of(["8", "007", "7"])
+    assert from_csv.rows([7, 8, 9]).tolist() == [2, 0, -1]
+    assert from_parquet.rows(["7", "07", "8"]).tolist() == [0, -1, 1]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pa.array(["b", "a", "b"]),
+        pa.array(["b", "a", "b"], pa.large_string()),
+        pa.array(["b", "a", "b"], pa.string_view()),
+        pa.array(["b", "a", "b"]).dictionary_encode(),
+        pa.chunked_array([["b"], ["a", "b"]]),
+        pd.Series(["b", "a", "b"], dtype="category"),
+        np.array(["b", "a", "b"]),
+        np.array(["b", "a", "b"], dtype=object),
+        iter("bab"),
+    ],
+    ids=lambda source: f"{type(source).__name__} {getattr(source, 'type', '')}",
+)
+def test_every_kind_of_column(source):
+    assert list(IdMap.of(source)) == ["b", "a"]
+
+
+@given(st.lists(INT64, max_size=20), st.integers(0, 3))
+def test_shape_of_the_rows_is_kept(ids, extra):
+    known = IdMap.of([*ids, *range(extra), 5])
+    rows = np.arange(len(known)).reshape(1, -1)
+    assert known.ids(rows).shape == rows.shape
+    assert known.ids(rows)[0].tolist() == list(known)
+
+
+def test_a_long_request_is_answered_like_a_short_one():
+    known = IdMap.of([f"u{n}" for n in range(0, 6000, 2)])
+    asked = [f"u{n}" for n in range(5000)]  # beyond a thousand, another way is taken
+    at_once = known.indices(asked)
+    in_pieces = np.concatenate([known.indices(asked[n : n + 500]) for n in range(0, 5000, 500)])
+    naive = [n // 2 if n % 2 == 0 else -1 for n in range(5000)]
+    assert at_once.tolist() == in_pieces.tolist() == naive
+
+
+@given(st.lists(TEXT, max_size=10), st.lists(st.lists(TEXT, max_size=10), max_size=3))
+def test_union_keeps_old_rows_and_adds_new_ones_behind(own, others):
+    joined = IdMap.of(own).union([IdMap.of(other) for other in others])
+    assert list(joined) == first_seen([*own, *(i for other in others for i in other)])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kind"),
+    [([1], [2], "int64"), ([1], ["x"], "string"), ([], [2], "int64"), ([2], [], "int64"),
+     ([], [], "string"), ([2**63], [2**64 - 1], "uint64")],
+)  # fmt: skip
+def test_union_keeps_numbers_where_all_are_numbers(one, other, kind):
+    joined = IdMap.of(one).union([IdMap.of(other)])
+    assert joined.kind == kind
+    assert list(joined) == ([str(i) for i in one + other] if kind == "string" else one + other)
+
+
+def test_maps_are_equal_by_content_and_never_a_key():
+    assert IdMap.of(["a", "b"]) == IdMap.of(iter("aba"))
+    assert IdMap.of(["a", "b"]) != IdMap.of(["b", "a"])
+    assert IdMap.of(["7"]) != IdMap.of([7])
+    assert IdMap.of(["a"]) != "a"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(IdMap.of(["a"]))
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ("ann", "a list of ids is wanted, got the single value 'ann'"),
+        (7, "a list of ids is wanted, got the single value 7"),
+        (None, "a list of ids is wanted, got the single value None"),
+        ([1.5, "a"], "ids must be text or integers, got 1.5; convert them first"),
+        ([np.float64(7)], r"got np.float64\(7.0\)"),
+        ([np.float32("nan")], r"got np.float32\(nan\)"),
+        ([True], "got True"),
+        ([np.True_], r"got np.True_"),
+        ([b"ann"], "got b'ann'"),
+        ([("a", "b")], r"got \('a', 'b'\)"),
+        (pd.Series([1, None], dtype="Int64"), "got <NA>"),
+        (pd.Series([1.0, 2.0]), "got 1.0"),
+        (np.array([1.0]), "got 1.0"),
+        (np.array(["2020-01-01"], "M8[D]"), "got datetime.date"),
+        (np.array([[1, 2]]), r"ids must be one column, got an array of shape \(1, 2\)"),
+        (np.array(5), r"one column, got an array of shape \(\)"),
+        (["a", None], r"an id is missing \(null\) at position 1; drop or fill such rows"),
+        (pa.array([1, None]), r"missing \(null\) at position 1"),
+        (pa.array([1.5]), "ids must be text or integers, got the type double"),
+        (["a", "b", ""], "an id is empty at position 2; drop or fill such rows"),
+        (pa.chunked_array([["a"], [""]]), "an id is empty at position 1"),
+        (["a", "\ud800"], r"no valid Unicode text: '\\ud800'"),
+    ],
+)
+def test_what_is_no_id_is_refused_in_one_line(ids, said):
+    with pytest.raises(InputError, match=said) as caught:
+        as_id_text(ids)
+    assert "\n" not in str(caught.value)
+
+
+# --- interactions ---------------------------------------------------------------------------------
+
+
+@given(PAIRS)
+def test_of_keeps_every_event_in_order(pairs):
+    data = table(pairs, ratings=range(len(pairs)), timestamps=range(len(pairs)))
+    assert outside_pairs(data) == pairs
+    assert list(data.user_ids) == first_seen(user for user, _ in pairs)
+    assert list(data.item_ids) == first_seen(item for _, item in pairs)
+    assert (data.users.dtype, data.items.dtype) == (np.int32, np.int32)
+    assert (data.ratings.dtype, data.timestamps.dtype) == (np.float32, np.float64)
+    assert (len(data), data.n_users, data.n_items) == (
+        len(pairs), len(data.user_ids), len(data.item_ids)
+    )  # fmt: skip
+
+
+@given(PAIRS, st.data())
+def test_take_is_plain_indexing(pairs, data):
+    places = data.draw(st.lists(st.integers(0, len(pairs) - 1), max_size=40))
+    events = table(pairs, ratings=range(len(pairs)), timestamps=range(len(pairs)))
+    taken = events.take(np.array(places, dtype=int))
+    assert outside_pairs(taken) == [pairs[place] for place in places]
+    assert taken.ratings.tolist() == taken.timestamps.tolist() == places
+    assert taken.user_ids is events.user_ids
+    assert taken.item_ids is events.item_ids
+    mask = np.isin(np.arange(len(pairs)), places)
+    assert outside_pairs(events.take(mask)) == [pairs[place] for place in sorted(set(places))]
+
+
+@given(PAIRS, PAIRS)
+def test_remap_changes_rows_and_no_event(pairs, more):
+    data, other = table(pairs), table(more)
+    users = other.user_ids.union([data.user_ids])
+    items = other.item_ids.union([data.item_ids])
+    moved = data.remap(users, items)
+    assert outside_pairs(moved) == pairs
+    assert moved.user_ids is users
+    assert moved.item_ids is items
+    assert outside_pairs(moved.remap(data.user_ids, data.item_ids)) == pairs
+
+
+def test_remap_needs_only_the_ids_in_use():
+    data = Interactions.of(["a", "b"], ["x", "y"]).take(np.array([0]))
+    assert outside_pairs(data.remap(IdMap.of(["a"]), IdMap.of(["x"]))) == [("a", "x")]
+    with pytest.raises(InputError, match="unknown user ids: a"):
+        data.remap(IdMap.of(["b"]), IdMap.of(["x"]))
+    with pytest.raises(InputError, match="unknown item ids: x"):
+        data.remap(IdMap.of(["a"]), IdMap.of(["y"]))
+
+
+@given(PAIRS, st.data())
+def test_compact_leaves_only_ids_with_events(pairs, data):
+    kept = data.draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs)))
+    events = table(pairs).take(np.array(kept))
+    small = events.compact()
+    assert outside_pairs(small) == outside_pairs(events)
+    # In the order they had, which is that of the whole table.
+    used = {pair for pair, keep in zip(pairs, kept, strict=True) if keep}
+    whole = first_seen(user for user, _ in pairs)
+    assert list(small.user_ids) == [user for user in whole if user in {u for u, _ in used}]
+    whole = first_seen(item for _, item in pairs)
+    assert list(small.item_ids) == [item for item in whole if item in {i for _, i in used}]
+
+
+def test_compact_gives_numbers_back_as_numbers():
+    small = Interactions.of([5, 2**62, 5], [-1, 8, 9]).take(np.array([2])).compact()
+    assert outside_pairs(small) == [(5, 9)]
+    assert (small.user_ids.kind, small.item_ids.kind) == ("int64", "int64")
+
+
+@given(PAIRS)
+def test_matrix_counts_a_pair_once(pairs):
+    data = table(pairs)
+    naive = np.zeros((data.n_users, data.n_items), np.float32)
+    for user, item in zip(data.users, data.items, strict=True):
+        naive[user, item] = 1.0
+    np.testing.assert_array_equal(data.matrix.toarray(), naive)
+    assert data.matrix.nnz == len(set(pairs))
+    assert data.matrix.dtype == np.float32
+    for row in range(data.n_users):
+        columns = data.matrix[row].indices.tolist()
+        assert columns == sorted(set(columns))
+    assert data.duplicates == sum(count - 1 for count in Counter(pairs).values())
+
+
+def test_matrix_has_room_for_users_and_items_without_events():
+    data = Interactions.of(["a", "b"], ["x", "y"]).take(np.array([0]))
+    assert data.matrix.shape == (2, 2)
+    assert data.take(np.array([], dtype=int)).matrix.nnz == 0
+
+
+def test_no_events_are_events_too():
+    data = Interactions.of([], [])
+    assert (len(data), data.n_users, data.n_items, data.duplicates) == (0, 0, 0, 0)
+    assert len(data.compact()) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"users": [0, 2]}, r"users must be rows in \[0, 2\), got 0..2"),
+        ({"users": [-1, 0]}, r"users must be rows in \[0, 2\), got -1..0"),
+        ({"items": [0, 2**32]}, r"items must be rows in \[0, 1\), got 0..4294967296"),
+        ({"users": [0.0, 0.7]}, "users must be rows, whole numbers, got float64"),
+        ({"users": [True, False]}, "users must be rows, whole numbers, got bool"),
+        ({"items": [0]}, "items has 1 entries, users has 2"),
+        ({"ratings": np.ones(3, np.float32)}, "ratings has 3 entries, users has 2"),
+        ({"timestamps": np.ones(1)}, "timestamps has 1 entries, users has 2"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(changes, said):
+    ids = {"user_ids": IdMap.of(["a", "b"]), "item_ids": IdMap.of(["x"])}
+    columns = {"users": [0, 1], "items": [0, 0], **changes}
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    with pytest.raises(InputError, match=said):
+        Interactions(**arrays, **ids)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((["a", "b"], ["x"]), "2 users but 1 items; one each a row"),
+        ((["a"], ["x"], {"ratings": ["good"]}), "ratings must be numbers: .*'good'"),
+        ((["a"], ["x"], {"timestamps": [object()]}), "timestamps must be numbers"),
+        ((["a"], ["x"], {"ratings": [1, 2]}), "ratings has 2 entries, users has 1"),
+    ],
+)
+def test_of_refuses_what_does_not_fit(arguments, said):
+    users, items, *rest = arguments
+    with pytest.raises(InputError, match=said):
+        Interactions.of(users, items, **(rest[0] if rest else {}))
+
+
+def test_interactions_are_themselves_and_frozen():
+    one, other = table([("a", "x"), ("b", "y")]), table([("a", "x"), ("b", "y")])
+    assert one != other  # a comparison of their arrays would be neither true nor false
+    assert len({one, other}) == 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.users = other.users
+
+
+# --- splits ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(PAIRS, st.none() | PAIRS, st.none() | PAIRS)
+def test_split_of_brings_parts_together_and_loses_nothing(train, valid, test):
+    given_parts = {"train": train, "valid": valid, "test": test}
+    split = Split.of(*(None if pairs is None else table(pairs) for pairs in given_parts.values()))
+    assert list(split.parts) == [name for name, pairs in given_parts.items() if pairs is not None]
+    everything = []
+    for name, part in split.parts.items():
+        assert outside_pairs(part) == given_parts[name]
+        assert part.user_ids is split.user_ids
+        assert part.item_ids is split.item_ids
+        everything += given_parts[name]
+    assert list(split.user_ids) == first_seen(user for user, _ in everything)
+    assert list(split.item_ids) == first_seen(item for _, item in everything)
+    # Train's rows come first, so a matrix of train alone is a corner of the whole.
+    assert split.train.users.tolist() == table(train).users.tolist()
+    assert (split.n_users, split.n_items) == (len(split.user_ids), len(split.item_ids))
+    assert split.train.matrix.shape == (split.n_users, split.n_items)
+
+
+def test_parts_with_maps_of_their_own_are_refused():
+    with pytest.raises(InputError, match=r"share their id maps; use Split\.of"):
+        Split(table([("a", "x")]), test=table([("a", "x")]))
+
+
+def test_parts_of_one_table_are_a_split_and_keep_its_notes():
+    data = table([("a", "x"), ("b", "y"), ("a", "y")])
+    split = Split(data.take(np.array([0, 1])), test=data.take(np.array([2])), notes=("said",))
+    assert split.user_ids is data.user_ids
+    assert split.notes == ("said",)
+    assert split.valid is None
+    assert Split.of(split.train, test=split.test, notes=("more",)).notes == ("more",)

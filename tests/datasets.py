@@ -1,0 +1,73 @@
+"""Where the real data are, and small generated ones; imported by the tests that need them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llpauc.data.interactions import Interactions, Split
+from llpauc.models import Scorer
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = Path(os.environ.get("LLPAUC_DATA", ROOT.parent / "shared" / "data"))
+
+
+def real(name: str) -> Path:
+    """A folder of the shared data, or a skip that says what is missing."""
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"no {name} in the shared data folder; set LLPAUC_DATA to where it lies")
+    return path
+
+
+@contextmanager
+def mounted(folder: Path, size: str = "1m") -> Iterator[Path]:
+    """A small disk of its own, where we may mount one."""
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(words).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def random_split(seed: int, n_users: int = 60, n_items: int = 90, events: int = 900) -> Split:
+    """Random events with a long tail, duplicates, leaks, cold users and unseen items."""
+    rng = np.random.default_rng(seed)
+    users = rng.integers(0, n_users, events)
+    items = (n_items * rng.random(events) ** 2).astype(int)
+    part = rng.choice(3, events, p=[0.7, 0.1, 0.2])
+    part[users % 7 == 3] = 2  # these users are never seen in training
+    data = Interactions.of([f"u{u}" for u in users], [f"i{i}" for i in items])
+    return Split(*[data.take(part == which) for which in range(3)])
+
+
+def taste_split(seed: int = 1, n_users: int = 60, n_items: int = 40, cold: bool = False) -> Split:
+    """Two tastes, each half of the items; with `cold` a tenth of the users is not in train."""
+    rng = np.random.default_rng(seed)
+    parts: dict[str, list[tuple[str, str]]] = {"train": [], "valid": [], "test": []}
+    for user in range(n_users):
+        own = rng.permutation(np.arange(n_items // 2) + (user % 2) * (n_items // 2))[:14]
+        for place, item in enumerate(own):
+            part = "test" if place < 3 else "valid" if place < 5 else "train"
+            if part == "train" and cold and user % 10 == 9:
+                continue
+            parts[part].append((f"u{user}", f"i{item}"))
+    made = [Interactions.of(*map(list, zip(*rows, strict=True))) for rows in parts.values()]
+    return Split.of(*made)
+
+
+def score_table(scorer: Scorer, n_users: int) -> np.ndarray:
+    """Every score, (n_users, n_items)."""
+    out = np.empty((n_users, scorer.n_items), np.float32)
+    scorer.scores_into(np.arange(n_users, dtype=np.int32), out)
+    return out

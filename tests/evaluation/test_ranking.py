@@ -1,0 +1,221 @@
+"""The ranking engine against brute force, and against itself with other chunks and threads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from threadpoolctl import threadpool_info
+
+from llpauc.errors import InputError
+from llpauc.evaluation.ranking import rank, tile_users
+from llpauc.models import FactorScorer
+
+
+class Table:
+    """Scores that are simply given."""
+
+    def __init__(self, scores: np.ndarray) -> None:
+        self.scores = scores.astype(np.float32)
+        self.n_items = scores.shape[1]
+
+    def scores_into(self, users: np.ndarray, out: np.ndarray) -> None:
+        out[:] = self.scores[users]
+
+
+def brute_force(scores: np.ndarray, masked: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sort everything: by score down, then by item up; -1 where only masked items are left."""
+    items = np.full((len(scores), k), -1)
+    best = np.full((len(scores), k), -np.inf, dtype=np.float32)
+    for row, (values, hidden) in enumerate(zip(scores, masked, strict=True)):
+        order = [i for i in np.lexsort((np.arange(len(values)), -values)) if not hidden[i]][:k]
+        items[row, : len(order)] = order
+        best[row, : len(order)] = values[order]
+    return items, best
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_users=st.integers(1, 70),
+    n_items=st.integers(1, 40),
+    k=st.integers(1, 45),
+    levels=st.integers(1, 30),
+    hidden=st.floats(0, 1),
+)
+def test_lists_equal_a_full_sort(seed, n_users, n_items, k, levels, hidden):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, levels, (n_users, n_items)).astype(np.float32)  # many ties
+    masked = rng.random((n_users, n_items)) < hidden
+    users = np.arange(n_users, dtype=np.int32)
+    got = rank(Table(scores), users, k, masked=sparse.csr_matrix(masked.astype(np.float32)))
+    items, best = brute_force(scores, masked, min(k, n_items))
+    np.testing.assert_array_equal(got.items, items)
+    np.testing.assert_array_equal(got.scores, best)
+
+
+def factors(n_users: int, n_items: int, width: int = 24) -> FactorScorer:
+    rng = np.random.default_rng(5)
+    return FactorScorer(
+        rng.standard_normal((n_users, width), dtype=np.float32),
+        rng.standard_normal((n_items, width), dtype=np.float32),
+    )
+
+
+def test_threads_and_memory_do_not_change_a_bit():
+    scorer = factors(333, 7001)
+    users = np.arange(333, dtype=np.int32)
+    one = rank(scorer, users, 50, threads=1, memory_mb=tile_users(7001) * 7001 * 4 / 2**20 + 0.01)
+    many = rank(scorer, users, 50, threads=5, memory_mb=4096)
+    np.testing.assert_array_equal(one.items, many.items)
+    assert one.scores.tobytes() == many.scores.tobytes()
+
+
+@pytest.mark.parametrize("n_items", [5, 7001])
+def test_a_user_alone_gets_what_the_batch_gives(n_items):
+    scorer = factors(150, n_items)
+    users = np.arange(150, dtype=np.int32)
+    batch = rank(scorer, users, 20)
+    for user in (0, 17, 149):
+        alone = rank(scorer, users[user : user + 1], 20)
+        np.testing.assert_array_equal(alone.items[0], batch.items[user])
+        assert alone.scores[0].tobytes() == batch.scores[user].tobytes()
+        direct = np.empty((1, n_items), np.float32)
+        scorer.scores_into(users[user : user + 1], direct)
+        assert direct[0, alone.items[0]].tobytes() == alone.scores[0].tobytes()
+
+
+@pytest.mark.parametrize("n_users", [1, 200])
+def test_hidden_items_are_in_nobodys_list(n_users):
+    scorer, users = factors(n_users, 90), np.arange(n_users, dtype=np.int32)
+    hidden = np.arange(0, 90, 4, dtype=np.int32)
+    mask = np.zeros((n_users, 90), np.float32)
+    mask[:, hidden] = 1
+    masked = rank(scorer, users, 40, masked=sparse.csr_matrix(mask))
+    got = rank(scorer, users, 40, hidden=hidden)
+    np.testing.assert_array_equal(got.items, masked.items)
+    assert got.scores.tobytes() == masked.scores.tobytes()
+    assert not np.isin(got.items, hidden).any()
+
+
+def blas_threads() -> list[int]:
+    return [
+        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+    ]
+
+
+def test_calls_share_their_threads_and_give_blas_its_own_back():
+    scorer, users = factors(900, 3001), np.arange(900, dtype=np.int32)
+    alone = rank(scorer, users, 10)
+    before = blas_threads()
+    with ThreadPoolExecutor(6) as callers:
+        found = list(callers.map(lambda _: rank(scorer, users, 10), range(24)))
+    assert all(one.items.tobytes() == alone.items.tobytes() for one in found)
+    assert blas_threads() == before
+    started = [t for t in threading.enumerate() if t.name.startswith("rank")]
+    assert len(started) <= (os.cpu_count() or 1)
+
+
+class Stumbling(Table):
+    def scores_into(self, users: np.ndarray, out: np.ndarray) -> None:
+        if 500 in users:
+            raise MemoryError("no more")
+        super().scores_into(users, out)
+
+
+def test_a_failure_in_a_tile_is_told_and_the_next_call_works():
+    users = np.arange(900, dtype=np.int32)
+    for _ in range(3):
+        with pytest.raises(MemoryError, match="no more"):
+            rank(Stumbling(np.zeros((900, 5))), users, 2)
+    got = rank(Table(np.zeros((900, 5))), users, 2)
+    assert (got.items == [0, 1]).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_ranks_with_threads_of_its_own():
+    scorer, users = factors(300, 2001), np.arange(300, dtype=np.int32)
+    rank(scorer, users, 5)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # a child that waits for its parent's threads waits forever
+        rank(Table(np.zeros((300, 5))), users, 2)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_too_little_memory_says_what_is_needed():
+    with pytest.raises(InputError, match=r"takes \d+ MB but only 0.5 MB are allowed"):
+        rank(factors(3, 50_000), np.arange(3, dtype=np.int32), 10, memory_mb=0.5)
+
+
+def test_nan_scores_name_the_user():
+    scores = np.zeros((3, 4), np.float32)
+    scores[2, 1] = np.nan
+    with pytest.raises(InputError, match="NaN scores for user row 2"):
+        rank(Table(scores), np.arange(3, dtype=np.int32), 2)
+
+
+def test_progress_counts_every_user_once():
+    seen: list[int] = []
+    rank(factors(130, 9), np.arange(130, dtype=np.int32), 3, progress=seen.append)
+    assert sum(seen) == 130
+    assert len(seen) > 1
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import numpy as np
+from llpauc.evaluation.scorer import FactorScorer
+from llpauc.evaluation.ranking import rank
+
+real = threading.Thread.start
+
+def start(self):
+    real(self)
+    if self.name.startswith("rank"):
+        raise KeyboardInterrupt  # before the pool has written the thread down
+
+class Slow(FactorScorer):
+    struck = False
+
+    def scores_into(self, users, out):
+        if not Slow.struck:
+            Slow.struck = True
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)  # while others wait in the queue
+        time.sleep(0.2)
+        super().scores_into(users, out)
+
+rng = np.random.default_rng(1)
+users, items = (rng.random((n, 4), dtype=np.float32) for n in (20_000, 500))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+made = FactorScorer
+if sys.argv[1] == "starting":
+    threading.Thread.start = start
+else:
+    made = Slow
+try:
+    rank(made(users, items), np.arange(20_000, dtype=np.int32), 5, memory_mb=2, threads=2)
+except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("interrupted")
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core ranks without threads")
+@pytest.mark.parametrize("when", ["starting", "ranking"])
+def test_ctrl_c_while_threads_rank_does_not_keep_the_process(when):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, when], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "interrupted\n", done.stderr

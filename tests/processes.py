@@ -1,0 +1,258 @@
+"""One training, by one process or by several: `python -m tests.processes OUT [ACTION]` under torchrun.
+
+Every case is trained on the same small events; what came out goes to OUT as arrays. A test runs the
+cases here and under torchrun, and compares.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llpauc.cli import main
+from llpauc.data.interactions import Interactions, Split
+from llpauc.data.splits import split_random_per_user
+from llpauc.distributed import ProcessGroup, current, joined
+from llpauc.evaluation.full_ranking import evaluate
+from llpauc.losses import make_loss
+from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
+from llpauc.models.sharded import ShardedMF
+from llpauc.training import Checkpointing, TrainingOptions, fit
+from llpauc.training.engine import TorchEngine
+from llpauc.training.row_adam import AdamOptions
+from llpauc.training.samplers import make_sampler
+
+BATCH = 97
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and how."""
+
+    model: str = "mf"
+    loss: str = "llpauc"
+    of_loss: dict[str, Any] = field(default_factory=dict)
+    of_model: dict[str, Any] = field(default_factory=dict)
+    of_fit: dict[str, Any] = field(default_factory=dict)
+    shard: bool = False
+
+
+_LLPAUC = {"alpha": 0.7, "beta": 0.1}
+_ROWS = {**_LLPAUC, "solver": "rows"}
+_SOFT = {"score": "cosine", "temperature": 0.25}
+CASES = {
+    "llpauc": Case(of_loss=_LLPAUC),
+    "llpauc, shards": Case(of_loss=_LLPAUC, shard=True),
+    "rows, shared": Case(of_loss=_ROWS, of_model=_SOFT, of_fit={"sampler": "shared"}),
+    "rows, shared, shards": Case(
+        of_loss=_ROWS, of_model=_SOFT, of_fit={"sampler": "shared"}, shard=True
+    ),
+    "exact, all items": Case(of_loss={**_LLPAUC, "solver": "exact"}, of_fit={"sampler": "all"}),
+    "bpr, biased, shards": Case(loss="bpr", of_model={"item_bias": True}, shard=True),
+    "tce, popularity": Case(loss="tce", of_fit={"sampler": "popularity"}),
+    "sl@k, shards": Case(
+        loss="sl_at_k", of_model={"score": "cosine"}, of_fit={"sampler": "shared"}, shard=True
+    ),
+    "bce, decay, uniform-all": Case(
+        loss="bce", of_fit={"sampler": "uniform-all", "weight_decay": 0.01}
+    ),
+    "lightgcn, sl, in-batch": Case(
+        "lightgcn", "sl", of_model={"score": "cosine"}, of_fit={"sampler": "in-batch", "share": 2}
+    ),
+    "itemsum, llpauc": Case("itemsum", of_loss=_LLPAUC),
+}
+
+
+def events() -> Split:
+    """Users and items that neither two nor three divide; one user has every item but a few.
+
+    The last batch of an epoch has one row: of several processes, all but one have none of it.
+    """
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, 151, 2_500), (rng.random(2_500) ** 2 * 103).astype(int)
+    users = np.concatenate([users, np.full(97, 150)])
+    items = np.concatenate([items, np.arange(97)])
+    split = split_random_per_user(
+        Interactions.of(users.tolist(), items.tolist()), valid=0.1, test=0.1, seed=0
+    )
+    some = np.arange(len(split.train) // BATCH * BATCH + 1)
+    return Split(split.train.take(some), split.valid, split.test)
+
+
+def train(
+    case: Case, processes: ProcessGroup, split: Split, epochs: int, checkpoint: Checkpointing | None = None,
+    stop_after: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Train; figures of every epoch and the vectors, on the first rank."""
+    options = EmbeddingOptions(dimensions=16, **case.of_model)
+    if case.shard:
+        model = ShardedMF(split.train, options, 3, processes)
+    else:
+        model = EMBEDDING_MODELS[case.model](split.train, options, 3)
+    loss = make_loss(case.loss, **case.of_loss)
+    fitted = TrainingOptions(
+        epochs=epochs, batch_size=BATCH, negatives=20, lr=0.01, seed=1, shard=case.shard,
+        **case.of_fit,
+    )  # fmt: skip
+
+    def on_epoch(epoch: Any) -> None:
+        if epoch.number == stop_after:
+            raise StoppedError
+
+    history = fit(model, loss, split, fitted, on_epoch=on_epoch, checkpoint=checkpoint)
+    own = model.user_range if isinstance(model, ShardedMF) else None
+    test = evaluate(model.scorer(), split, processes=processes, own_users=own)
+    users, items = model.vectors()
+    variables = np.array([p.item() for p in loss.parameters()])
+    told = processes.gather(variables[None])
+    return {
+        "users": users, "items": items, "variables": variables,
+        "variables apart": np.ptp(told, axis=0),
+        "valid": np.array([next(iter(e.valid.values())) for e in history.epochs]),
+        "loss": np.array([e.loss for e in history.epochs]),
+        "test": np.array([test.mean(name) for name in test.values]),
+        "lists": test.items,
+    }  # fmt: skip
+
+
+class StoppedError(Exception):
+    """In place of a crash."""
+
+
+def torchrun(
+    processes: int, *words: str, launcher: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`python -m tests.processes WORDS` in so many processes."""
+    return subprocess.run(
+        torchrun_command(processes, "tests.processes", *words, launcher=launcher),
+        cwd=ROOT, env=torchrun_environment() | environment, text=True,
+        capture_output=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def torchrun_command(
+    processes: int, module: str, *words: str, launcher: tuple[str, ...] = ()
+) -> list[str]:
+    own = ["--nproc-per-node", str(processes), "--master-port", "0", "--rdzv-backend", "c10d"]
+    own += ["--rdzv-endpoint", "127.0.0.1:0", *launcher, "-m", module]
+    return [sys.executable, "-m", "torch.distributed.run", *own, *words]
+
+
+def torchrun_environment() -> dict[str, str]:
+    quiet = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return {**os.environ, **quiet, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+
+
+def save(results: dict[str, dict[str, Any]], out: Path) -> None:
+    np.savez(out, **{f"{case}|{key}": v for case, of in results.items() for key, v in of.items()})
+
+
+def load(out: Path) -> dict[str, dict[str, Any]]:
+    results: dict[str, dict[str, Any]] = {}
+    with np.load(out) as arrays:
+        for name, array in arrays.items():
+            case, _, key = name.partition("|")
+            results.setdefault(case, {})[key] = array
+    return results
+
+
+def all_cases(out: Path, epochs: int = 3) -> None:
+    processes, split = current(), events()
+    results = {name: train(case, processes, split, epochs) for name, case in CASES.items()}
+    if processes.first:
+        save(results, out)
+
+
+def plain_torch(out: Path) -> None:
+    """Twenty steps of the engine for GPUs, here on CPUs."""
+    processes, split, results = current(), events(), {}
+    for name in ("llpauc", "lightgcn, sl, in-batch"):
+        case = CASES[name]
+        options = EmbeddingOptions(dimensions=16, **case.of_model)
+        model = EMBEDDING_MODELS[case.model](split.train, options, 3)
+        sampler = make_sampler(case.of_fit.get("sampler", "uniform"), split.train, 20, 1)
+        loss = make_loss(case.loss, **case.of_loss)
+        engine = TorchEngine(model, loss, sampler, AdamOptions(lr=0.01), processes=processes)
+        values = []
+        for step in range(20):
+            rows = np.arange(step * 7, step * 7 + 61) % len(split.train)
+            batch = engine.prepare(step, split.train.users[rows], split.train.items[rows])
+            values.append(engine.step(batch))
+        users, items = model.vectors()
+        results[name] = {"users": users, "items": items, "loss": np.array(values)}
+    if processes.first:
+        save(results, out)
+
+
+def half(out: Path) -> None:
+    """Stop some cases in the middle of their third epoch, with a checkpoint of the second."""
+    processes, split = current(), events()
+    for name in RESUMED:
+        kept = Checkpointing(out / name.replace(" ", "-"), 1e-9, "resume", tell=lambda line: None)
+        try:
+            train(CASES[name], processes, split, 5, kept, stop_after=3)
+        except StoppedError:
+            processes.wait()
+
+
+def rest(out: Path) -> None:
+    """Go on from what `half` left, by however many processes."""
+    processes, split = current(), events()
+    results = {}
+    for name in RESUMED:
+        kept = Checkpointing(out / name.replace(" ", "-"), 300.0, "resume", tell=lambda line: None)
+        results[name] = train(CASES[name], processes, split, 5, kept)
+    if processes.first:
+        save(results, out / "resumed.npz")
+
+
+def unequal(out: Path) -> None:
+    """Rank 1 has one event less."""
+    processes, split = current(), events()
+    if not processes.first:
+        split = Split(split.train.take(np.arange(1, len(split.train))), split.valid, split.test)
+    train(CASES["llpauc"], processes, split, 1)
+
+
+def asleep(out: Path) -> None:
+    """Rank 1 does not answer."""
+    import time
+
+    if not current().first:
+        time.sleep(60)
+    current().wait()
+
+
+def elsewhere(folder: Path) -> None:
+    """Rank 1 stands in a folder without the file."""
+    os.chdir(folder if os.environ["RANK"] == "0" else folder.parent)
+    sys.exit(main(["train", "events.csv", "--out", str(folder / "run"), "--epochs", "1"]))
+
+
+def small_files(folder: Path, *words: str) -> None:
+    import resource
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error in place of the end
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, 65_536))
+    more = ["--epochs", "2", "--checkpoint-every", "0.1s", *words]
+    sys.exit(main(["train", str(folder / "events.csv"), "--out", str(folder / "run"), *more]))
+
+
+RESUMED = ("llpauc", "llpauc, shards", "rows, shared, shards", "lightgcn, sl, in-batch")
+ACTIONS = {f.__name__: f for f in (all_cases, plain_torch, half, rest, unequal, asleep)}
+COMMANDS = {f.__name__: f for f in (elsewhere, small_files)}  # join by themselves
+
+if __name__ == "__main__":
+    action, folder = sys.argv[1], Path(sys.argv[2])
+    if action in COMMANDS:
+        COMMANDS[action](folder, *sys.argv[3:])
+    with joined(watchdog=float(os.environ.get("WATCHDOG", "120"))):
+        ACTIONS[action](folder)

@@ -1,0 +1,578 @@
+"""Lists for all users of a run: every kind of file against brute force, filters, memory, cuts."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from llpauc.cli import main
+from llpauc.data.interactions import IdMap, Interactions
+from llpauc.data.readers import read_interactions
+from llpauc.errors import InputError
+from llpauc.evaluation.ranking import tile_bytes
+from llpauc.models import FactorScorer
+from llpauc.models.fold_in import HistoryMap
+from llpauc.recommend import Recommender
+from llpauc.recommend.fitted import Fitted
+from llpauc.recommend.list_files import KINDS
+from llpauc.recommend.lists import (
+    People,
+    Wanted,
+    Written,
+    hide,
+    users_at_once,
+    write_recommendations,
+)
+from tests.datasets import score_table
+
+ENDINGS = [*KINDS, ".csv.gz", ".jsonl.gz", ".trec.gz"]
+
+
+def made_up(
+    n_users: int, n_items: int, *, width: int = 8, seen: int = 6, seed: int = 0, levels: int = 0
+) -> Fitted:
+    """A model of vectors; with `levels`, small whole numbers, so that scores tie and are exact."""
+    rng = np.random.default_rng(seed)
+    tables = [
+        (rng.integers(0, levels, (n, width)) if levels else rng.standard_normal((n, width)))
+        for n in (n_users, n_items)
+    ]
+    users, items = (table.astype(np.float32) for table in tables)
+    rows = np.repeat(np.arange(n_users), seen)
+    columns = rng.integers(0, n_items, len(rows))
+    has = sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), (n_users, n_items))
+    has.data[:] = 1
+    return Fitted(
+        FactorScorer(users, items),
+        HistoryMap(items, np.zeros(width, np.float32), items, None),
+        items @ users.mean(axis=0),
+        has,
+        IdMap.of(np.arange(n_users) + 7),
+        IdMap.of([f"i{n}" for n in range(n_items)]),
+    )
+
+
+def brute_force(fitted: Fitted, k: int, *, seen: bool = True, hidden=None) -> list[tuple]:
+    """Sort all scores of all users: (user, item, rank, score), equal scores by item row."""
+    rows = []
+    users, items = list(fitted.user_ids), list(fitted.item_ids)
+    for user, scores in enumerate(score_table(fitted.scorer, len(users))):
+        left = np.ones(len(items), bool)
+        left[[] if hidden is None else hidden] = False
+        left[fitted.histories[user].indices if seen else []] = False
+        order = np.argsort(-scores, kind="stable")
+        order = order[left[order]][:k].tolist()
+        rows += [(users[user], items[i], r, scores[i]) for r, i in enumerate(order, 1)]
+    return rows
+
+
+def read(path: Path) -> list[tuple]:
+    """(user, item, rank, score) as text, by readers that share nothing with the writers."""
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".parquet"):
+        rows = [tuple(row.values()) for row in pq.read_table(path).to_pylist()]
+        return [(str(u), i, r, np.float32(s)) for u, i, r, s in rows]
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", newline="") as file:
+        if name.endswith(".jsonl"):
+            entries = [json.loads(line) for line in file]
+            return [
+                (str(e["user"]), i["item"], rank, np.float32(i["score"]))
+                for e in entries
+                for rank, i in enumerate(e["items"], 1)
+            ]
+        if name.endswith(".trec"):
+            words = [line.split() for line in file]
+            assert {(w[1], w[5], len(w)) for w in words} <= {("Q0", "llpauc", 6)}
+            return [(w[0], w[2], int(w[3]), np.float32(w[4])) for w in words]
+        delimiter = "\t" if name.endswith(".tsv") else ","
+        head, *found = csv.reader(file, delimiter=delimiter)
+        assert head == ["user", "item", "rank", "score"]
+        return [(u, i, int(r), np.float32(s)) for u, i, r, s in found]
+
+
+def as_text(rows: list[tuple]) -> list[tuple]:
+    return [(str(u), i, r, s) for u, i, r, s in rows]
+
+
+# --- every kind of file -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_holds_what_sorting_everything_gives(ending, tmp_path, monkeypatch):
+    monkeypatch.setattr("llpauc.recommend.lists._MOST_LIST_BYTES", 40_000)
+    fitted = made_up(150, 70)
+    path = tmp_path / "new" / f"lists{ending}"
+    told = write_recommendations(fitted, path, Wanted(5))
+    assert told == Written(150, 0, 750, told.block)
+    assert 1 <= told.block < 75  # several blocks, or nothing is shown
+    assert read(path) == as_text(brute_force(fitted, 5))
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    before = path.read_bytes()
+    write_recommendations(fitted, path, Wanted(5))
+    assert path.read_bytes() == before
+
+
+@settings(max_examples=30, deadline=None)
+@example(seed=1, n_users=3, n_items=1, k=1, levels=0, seen=False, share=1.0)
+@given(
+    seed=st.integers(0, 2**32 - 1), n_users=st.integers(1, 90), n_items=st.integers(1, 40),
+    k=st.integers(1, 60), levels=st.sampled_from([0, 2, 5]), seen=st.booleans(),
+    share=st.floats(0.1, 1),
+)  # fmt: skip
+def test_any_shape_and_filter_equals_brute_force(
+    tmp_path_factory, seed, n_users, n_items, k, levels, seen, share
+):
+    fitted = made_up(n_users, n_items, seed=seed, levels=levels)
+    rng = np.random.default_rng(seed)
+    allowed = np.flatnonzero(rng.random(n_items) < share)
+    denied = np.flatnonzero(rng.random(n_items) > share)
+    try:
+        hidden = hide(n_items, allowed, denied)
+    except InputError:
+        assert not set(allowed) - set(denied)
+        return
+    assert set(range(n_items)) - set(hidden.tolist()) == set(allowed) - set(denied)
+    path = tmp_path_factory.mktemp("lists") / "lists.parquet"
+    told = write_recommendations(fitted, path, Wanted(k, seen, hidden))
+    rows = brute_force(fitted, k, seen=seen, hidden=hidden)
+    assert read(path) == as_text(rows)
+    assert told.rows == len(rows)
+    assert told.empty == n_users - len({row[0] for row in rows})
+
+
+def test_a_block_a_user_alone_and_the_facade_agree_bit_for_bit(tmp_path, monkeypatch):
+    fitted = made_up(130, 300)
+    write_recommendations(fitted, tmp_path / "all.parquet", Wanted(9))
+    monkeypatch.setattr("llpauc.recommend.lists._MOST_LIST_BYTES", 1)
+    told = write_recommendations(fitted, tmp_path / "one.parquet", Wanted(9))
+    assert told.block == 1
+    tables = [pq.read_table(tmp_path / name) for name in ("all.parquet", "one.parquet")]
+    assert tables[0].equals(tables[1])
+    recommender = Recommender()
+    recommender.fitted = fitted
+    ids, scores = recommender.recommend(list(fitted.user_ids), 9)
+    assert tables[0]["item"].to_pylist() == ids.ravel().tolist()
+    assert np.asarray(tables[0]["score"]).tobytes() == scores.tobytes()
+
+
+HOSTILE = [
+    "a,b",
+    "tab\there",
+    'say "hi"',
+    "007",
+    "7",
+    "line\nline",
+    " sp ",
+    "ø\u2003",
+    "NaN",
+    '"',
+    "\r",
+]
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".csv", ".parquet", ".jsonl", ".csv.gz"])
+def test_hostile_ids_come_out_as_they_went_in(ending, tmp_path):
+    data = Interactions.of(HOSTILE, HOSTILE)
+    fitted = Recommender("popularity").fit(data).fitted
+    path = tmp_path / f"lists{ending}"
+    write_recommendations(fitted, path, Wanted(20))
+    rows = read(path)
+    assert {(u, i) for u, i, *_ in rows} == {(u, i) for u in HOSTILE for i in HOSTILE if u != i}
+    if ending != ".jsonl":  # whose lines are lists, not events
+        again = read_interactions(path, user="user", item="item", rating="none").interactions
+        assert set(again.user_ids) == set(HOSTILE) == set(again.item_ids)
+
+
+@pytest.mark.parametrize("odd", ["a b", "tab\t", "x\u2003y", "x\x85y", "\x1c"])
+def test_a_trec_run_refuses_an_id_with_a_space_before_any_work(odd, tmp_path):
+    for users, items in ((["u", odd], ["i", "j"]), (["u", "v"], ["i", odd])):
+        fitted = Recommender("popularity").fit(Interactions.of(users, items)).fitted
+        with pytest.raises(InputError, match="no room for an id with a space") as told:
+            write_recommendations(fitted, tmp_path / "r.trec", Wanted(), ranker=pytest.fail)
+        assert repr(odd) in str(told.value)
+    hidden = hide(2, None, fitted.item_ids.indices([odd]))  # what is not recommended does no harm
+    write_recommendations(fitted, tmp_path / "r.trec", Wanted(hidden=hidden))
+    assert [row[:2] for row in read(tmp_path / "r.trec")] == [("v", "i")]
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint64", "string"])
+def test_ids_keep_their_type(kind, tmp_path):
+    top = 2**64 - 1 if kind == "uint64" else 99
+    ids = [1, 2, top] if kind != "string" else ["1", "2", "99"]
+    fitted = Recommender("popularity").fit(Interactions.of(ids, ids)).fitted
+    wide = {"int64": pa.int64(), "uint64": pa.uint64(), "string": pa.large_string()}[kind]
+    asked = {"all": None, "some": ["2", "1"], "stranger": ["2", "5"], "name": ["2", "bob"]}
+    for name, given_ids in asked.items():
+        people = None if given_ids is None else People.given(fitted, given_ids)
+        write_recommendations(fitted, tmp_path / "r.parquet", Wanted(1), people)
+        table = pq.read_table(tmp_path / "r.parquet")
+        assert table.schema.field("item").type == wide
+        named = name == "name" and kind != "string"
+        assert table.schema.field("user").type == (pa.large_string() if named else wide)
+        expected = [str(i) for i in (given_ids or ids)]
+        assert [str(u) for u in table["user"].to_pylist()] == expected
+
+
+# --- small and odd ------------------------------------------------------------------------------
+
+
+def test_everything_seen_k_above_the_items_and_nobody(tmp_path):
+    data = Interactions.of(["all", "all", "one"], ["x", "y", "x"])
+    fitted = Recommender("popularity").fit(data).fitted
+    told = write_recommendations(fitted, tmp_path / "r.tsv", Wanted(10**9))
+    assert (told.users, told.empty, told.rows) == (2, 1, 1)
+    assert read(tmp_path / "r.tsv") == [("one", "y", 1, 1.0)]
+    strangers = People.given(fitted, ["ghost", "one", "spectre"])
+    assert strangers.unknown == 2
+    counted: list[int] = []
+    write_recommendations(fitted, tmp_path / "r.tsv", Wanted(1), strangers, progress=counted.append)
+    assert [row[:2] for row in read(tmp_path / "r.tsv")] == [
+        ("ghost", "x"), ("one", "y"), ("spectre", "x")
+    ]  # fmt: skip
+    assert sum(counted) == 3
+    nobody = People.given(fitted, [])
+    for ending in ENDINGS:
+        told = write_recommendations(fitted, tmp_path / f"r{ending}", Wanted(1), nobody)
+        assert (told.users, told.rows, read(tmp_path / f"r{ending}")) == (0, 0, [])
+
+
+def test_one_user_and_one_item(tmp_path):
+    fitted = Recommender("popularity").fit(Interactions.of(["a"], ["x"])).fitted
+    assert write_recommendations(fitted, tmp_path / "r.csv", Wanted()).empty == 1
+    write_recommendations(fitted, tmp_path / "r.csv", Wanted(exclude_seen=False))
+    assert read(tmp_path / "r.csv") == [("a", "x", 1, 1.0)]
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def test_blocks_shrink_with_memory_k_and_long_ids():
+    fitted = made_up(40, 1000)
+    people = People.all_of(fitted)
+
+    def block(**wanted) -> int:
+        return users_at_once(fitted, people, Wanted(**wanted))[0]
+
+    assert block(memory_mb=10) < block(memory_mb=64)
+    assert block(k=1000) < block(k=10)
+    long_names = People(people.rows, IdMap.of([str(n) * 5000 for n in range(40)]))
+    assert users_at_once(fitted, long_names, Wanted())[0] < block() / 10
+
+
+def test_too_little_memory_names_the_bytes(tmp_path):
+    fitted = made_up(3, 50_000)
+    with pytest.raises(InputError) as told:
+        write_recommendations(fitted, tmp_path / "r.tsv", Wanted(memory_mb=1))
+    assert f"{tile_bytes(50_000):,}" in str(told.value)
+    assert "1,048,576 are allowed; raise memory_mb (--memory-mb)" in str(told.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+MEASURE = """
+import sys
+from llpauc.recommend import Recommender
+from llpauc.recommend.lists import Wanted, write_recommendations
+
+def kilobytes(name):
+    with open("/proc/self/status") as lines:
+        return next(int(l.split()[1]) for l in lines if l.startswith(name))
+
+fitted = Recommender.load(sys.argv[1]).fitted
+for path in sys.argv[3:]:
+    write_recommendations(fitted, path, Wanted(2, memory_mb=16))  # libraries start up
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak is from now on
+    before = kilobytes("VmRSS")
+    told = write_recommendations(fitted, path, Wanted(150, memory_mb=float(sys.argv[2])))
+    print(told.block, kilobytes("VmHWM") - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    recommender = Recommender("mf")
+    recommender.fitted, recommender.fitted_params = made_up(3000, 5000), recommender.get_params()
+    return recommender.save(tmp_path_factory.mktemp("runs") / "a run")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+def test_the_peak_stays_within_the_memory_allowed(saved, tmp_path):
+    """450,000 rows, some 75 MB as they pass, through 24 MB."""
+    paths = [tmp_path / f"r{ending}" for ending in KINDS]
+    words = [sys.executable, "-c", MEASURE, saved, "24", *paths]
+    told = subprocess.run(words, capture_output=True, text=True, check=True)
+    figures = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
+    assert len(figures) == len(KINDS)
+    for block, extra in figures:
+        assert block < 600  # of 3,000: several blocks
+        assert extra < 24 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc")
+def test_a_limit_on_memory_is_told_in_bytes(saved, tmp_path):
+    """At every limit a result or one line, and no half file."""
+    code = (
+        "import sys; from llpauc.recommend.recommender import Recommender; import llpauc.recommend.lists;"
+        "import resource; from llpauc.evaluation.ranking import address_room;"
+        "now = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize();"
+        "limit = now + (int(sys.argv[1]) << 20);"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit));"
+        "from llpauc.cli import main; sys.exit(main(sys.argv[2:]))"
+    )
+    ends = {}
+    for room in (40, 1500):
+        out = tmp_path / f"{room}.parquet"
+        words = [sys.executable, "-c", code, str(room), "recommend", saved, "--out", out]
+        told = subprocess.run(words, capture_output=True, text=True, timeout=100)
+        ends[room] = told.returncode
+        assert out.exists() == (told.returncode == 0)
+        if told.returncode:
+            assert len(told.stderr.splitlines()) == 1
+            assert "bytes, the limit on this process's memory leaves" in told.stderr
+    assert ends == {40: 2, 1500: 0}
+    assert [p.name for p in tmp_path.iterdir()] == ["1500.parquet"]
+
+
+# --- cuts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt, MemoryError])
+def test_a_cut_leaves_the_old_file_and_nothing_else(ending, trouble, tmp_path, monkeypatch):
+    monkeypatch.setattr("llpauc.recommend.lists._MOST_LIST_BYTES", 40_000)
+    fitted = made_up(150, 70)
+    path = tmp_path / f"r{ending}"
+    path.write_text("old")
+    calls = []
+
+    def stumble(rows):
+        calls.append(len(rows))
+        if len(calls) == 2:
+            raise trouble
+        return fitted.rank_rows(rows, 5, True)
+
+    with pytest.raises(trouble):
+        write_recommendations(fitted, path, Wanted(5), ranker=stumble)
+    assert len(calls) == 2
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(path.name, "old")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_killed_command_leaves_no_half_file(saved, ending, code, tmp_path):
+    slow = (
+        "import sys, time; from llpauc.recommend import lists; from llpauc.cli import main;"
+        "lists._MOST_LIST_BYTES = 1 << 20; old = lists._table;"
+        "lists._table = lambda *a: (time.sleep(0.2), old(*a))[1];"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = [sys.executable, "-c", slow, "recommend", saved, "--out", tmp_path / "lists.csv"]
+    # What runs in the background of a shell ignores Ctrl-C, and so would its children.
+    heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    command = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
+    for _ in range(600):
+        if any(tmp_path.iterdir()):
+            break
+        time.sleep(0.1)
+    os.kill(command.pid, ending)
+    _, told = command.communicate(timeout=60)
+    assert command.returncode == code
+    assert "Traceback" not in told
+    assert not (tmp_path / "lists.csv").exists()
+    if ending == signal.SIGINT:
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["r.parquet", "r.csv", "r.jsonl", "r.trec.gz"])
+def test_a_full_disk_is_one_line(saved, name, tmp_path, capsys):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        code, _, told = command(capsys, "recommend", saved, "--out", tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 1
+    assert len(told.splitlines()) == 1
+    assert "File too large" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def command(capsys, *words: object) -> tuple[int, str, str]:
+    code = main([str(word) for word in words])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def test_allow_and_deny_by_word_line_and_table(saved, tmp_path, capsys):
+    fitted = Recommender.load(saved).fitted
+    (tmp_path / "some.txt").write_text("i5\r\ni6\n\nghost\ni7\ni8\n")
+    (tmp_path / "some.csv").write_text("n,item_id\n1,i5\n2,i6\n3,i7\n4,ghost\n5,i5\n6,i8\n")
+    pq.write_table(pa.table({"sku": ["i5", "i6", "ghost", "i7", "i8"]}), tmp_path / "some.parquet")
+    hidden = hide(5000, [5, 6, 8], None)
+    expected = as_text(brute_force(fitted, 3, hidden=hidden))
+    out = tmp_path / "lists.tsv"
+    for allowed in (
+        "i5,i6,i7,ghost,i8",
+        *(f"@{tmp_path}/some.{s}" for s in ("txt", "csv", "parquet")),
+    ):
+        words = ("recommend", saved, "-k", 3, "--out", out, "--allow", allowed, "--deny", "i7,x,y")
+        code, _, told = command(capsys, *words)
+        assert code == 0
+        assert "unknown items in --allow: 1 of 5" in told
+        assert "unknown items in --deny: 2 of 3" in told
+        assert read(out) == expected
+
+
+def test_users_without_a_list_are_counted(saved, tmp_path, capsys):
+    fitted = Recommender.load(saved).fitted
+    item = int(fitted.histories[0].indices[0])
+    have_it = int((fitted.histories[:, item] > 0).sum())
+    words = ("recommend", saved, "--allow", f"i{item}", "--out", tmp_path / "r.jsonl", "--json")
+    code, out, told = command(capsys, *words)
+    assert code == 0
+    assert f"users with no item left to recommend: {have_it}" in told
+    figures = json.loads(out)
+    assert figures["recommendations"] == 3000 - have_it == len(read(tmp_path / "r.jsonl"))
+    assert figures["users_without"] == have_it
+
+
+def test_the_tag_of_a_trec_run_is_the_name_of_the_run(saved, tmp_path, capsys):
+    assert command(capsys, "recommend", saved, "-k", 1, "--out", tmp_path / "r.trec")[0] == 0
+    tags = {line.split()[5] for line in (tmp_path / "r.trec").read_text().splitlines()}
+    assert tags == {"a-run"}
+
+
+BAD = [
+    (["--allow", "ghost"], ["no item of the run", "--allow @FILE"]),
+    (["--allow", "i1", "--deny", "i1"], ["no item is left"]),
+    (["--deny", "@no.csv"], ["no.csv: cannot be read: No such file"]),
+    (["--deny", "@no.parquet"], ["no.parquet: cannot be read: No such file"]),
+    (["--deny", "@odd.csv"], ["odd.csv: has no column of item ids"]),
+    (["--users", "@odd.csv"], ["odd.csv: has no column of user ids"]),
+    (["--deny", "@odd.parquet"], ["odd.parquet: is no table that can be read"]),
+    (["--approximate", "--items", "i1"], ["--approximate is for many users"]),
+    (["--out", "r.gz"], ["r.gz: unknown kind of file", ".tsv, .csv, .parquet, .jsonl, .trec"]),
+    (["--out", "r.parquet.gz"], ["unknown kind of file"]),
+    (["--memory-mb", "1", "--out", "r.tsv"], ["--memory-mb"]),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), BAD, ids=[" ".join(words) for words, _ in BAD])
+def test_bad_input_is_one_line(saved, tmp_path, capsys, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    for name in ("odd.csv", "odd.parquet"):
+        Path(name).write_text("a,b\n1,2\n")
+    code, out, told = command(capsys, "recommend", saved, *words)
+    assert (code, out) == (2, "")
+    assert len(told.splitlines()) == 1
+    for part in said:
+        assert part in told
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+# --- approximate --------------------------------------------------------------------------------
+
+
+def clustered(n_users: int = 300, n_items: int = 6000, **options) -> Fitted:
+    """Tastes and items in groups, as in life: what cells are good for."""
+    rng = np.random.default_rng(1)
+    fitted = made_up(n_users, n_items, width=16, **options)
+    centres = 3 * rng.standard_normal((40, 16)).astype(np.float32)
+    users = centres[rng.integers(0, 40, n_users)] + rng.standard_normal((n_users, 16))
+    items = centres[rng.integers(0, 40, n_items)] + rng.standard_normal((n_items, 16))
+    scorer = FactorScorer(users.astype(np.float32), items.astype(np.float32))
+    return Fitted(scorer, fitted.by_items, fitted.fallback, fitted.histories, fitted.user_ids,
+                  fitted.item_ids)  # fmt: skip
+
+
+@pytest.mark.parametrize("seen", [0, 30, 700])
+def test_approximate_lists_hold_what_they_may_and_the_recall_is_true(seen):
+    pytest.importorskip("faiss")
+    from llpauc.recommend.approximate import ApproximateRanker
+
+    fitted = clustered(seen=seen)
+    hidden = hide(6000, None, np.arange(0, 6000, 3))
+    wanted = Wanted(10, hidden=hidden)
+    ranker = ApproximateRanker(fitted, wanted, recall=0.9)
+    assert ranker.looked_at < ranker.cells  # else there is nothing to see here
+    rows = np.append(np.arange(300), -1)
+    items, scores = ranker(rows)
+    exact, _ = fitted.rank_rows(rows, 10, True, hidden)
+    table = score_table(fitted.scorer, 300)
+    found = []
+    for user in range(300):
+        own = items[user]
+        assert (own >= 0).all()
+        assert len(set(own.tolist())) == 10
+        assert not set(own.tolist()) & set(fitted.histories[user].indices.tolist())
+        assert not (own % 3 == 0).any()
+        np.testing.assert_allclose(scores[user], table[user, own], rtol=1e-5)
+        assert (np.diff(scores[user]) <= 0).all()
+        found.append(len(set(own.tolist()) & set(exact[user].tolist())) / 10)
+    assert items[300].tolist() == exact[300].tolist()  # somebody unknown: the fallback, exactly
+    share, users = ranker.measured_recall()
+    assert users == 150
+    assert share == pytest.approx(np.mean(found), abs=0.05)
+    assert share > 0.85
+    whole = ApproximateRanker(fitted, wanted, recall=1.0)
+    if whole.looked_at == whole.cells:
+        np.testing.assert_array_equal(whole(rows)[0], exact)
+
+
+def test_approximate_fills_lists_where_cells_hold_too_few():
+    pytest.importorskip("faiss")
+    from llpauc.recommend.approximate import ApproximateRanker
+
+    fitted = clustered(n_items=400, seen=40)
+    ranker = ApproximateRanker(fitted, Wanted(390), recall=0.01)
+    rows = np.arange(300)
+    items, _ = ranker(rows)
+    exact, _ = fitted.rank_rows(rows, 390, True)
+    np.testing.assert_array_equal(np.sort(items), np.sort(exact))
+
+
+def test_the_command_tells_the_recall_and_refuses_models_without_vectors(saved, tmp_path, capsys):
+    pytest.importorskip("faiss")
+    out = tmp_path / "r.parquet"
+    code, told_out, told = command(
+        capsys, "recommend", saved, "--out", out, "--approximate", "--json"
+    )
+    assert code == 0
+    recall = json.loads(told_out)["recall"]
+    assert recall > 0.85
+    assert f"approximate: {recall:.1%} of the exact lists found, for a sample of 200 users" in told
+    assert len(read(out)) == 3000 * 20
+    Recommender("popularity").fit(Interactions.of(["a", "b"], ["x", "y"])).save(tmp_path / "p")
+    code, _, told = command(capsys, "recommend", tmp_path / "p", "--approximate")
+    assert code == 2
+    assert "approximate lists need a model of vectors" in told
+
+
+def test_without_faiss_the_remedy_is_told(saved, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    code, _, told = command(capsys, "recommend", saved, "--approximate")
+    assert code == 2
+    assert "pip install 'llpauc[faiss]'" in told

@@ -1,0 +1,116 @@
+"""The paper's figures against the paper: its LaTeX tables are read again and compared."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from llpauc.losses import LOSSES
+from llpauc.research.paper.datasets import NAMES
+from llpauc.research.paper.published import PUBLISHED, SIZES, published
+from tests.datasets import SHARED
+
+LABELS = {
+    "table1": "main_table_clean",
+    "table2": "main_table_noise",
+    "table-ml100k": "additional_table_clean_noise",
+    "table-ltr": "table_learning_to_rannk",
+}
+FAMILIES = {"Adressa": "adressa", "Yelp": "yelp", "Amazon": "amazon-book"}
+METHODS = {
+    "BCE": "bce", "BPR": "bpr", "SCE": "sce", "CCL": "ccl", "DNS": "dns", "Softmax": "softmax_v",
+    "PAUCI": "opauc", "TCE": "tce", "RCE": "rce", "Lambdarank": "lambdarank", "LLPAUC": "llpauc",
+    "NDCG-Loss1": "ndcg_loss1", "NDCG-Loss2": "ndcg_loss2", "ARP-Loss2": "arp_loss2",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def paper() -> str:
+    path = SHARED.parent / "paper" / "llpauc-www2024.tex.txt"
+    if not path.exists():
+        pytest.skip("no text of the paper beside the shared data folder")
+    return path.read_text(encoding="utf-8")
+
+
+def rows_of(paper: str, label: str) -> list[list[str]]:
+    """The cells of each row of the table with this label."""
+    rest = paper[paper.index(f"\\label{{{label}}}") :]
+    body = rest[rest.index("\\begin{tabular}") : rest.index("\\end{tabular}")]
+    return [[cell.strip() for cell in row.split("&")] for row in body.split("\\\\")]
+
+
+def column_of(table: str, block: str, head: str) -> tuple[str, str]:
+    """Data set and backbone that a block's name and a column's head stand for."""
+    if table in ("table1", "table2"):
+        variant = "clean" if table == "table1" else "noise"
+        return f"{FAMILIES[head]}-{variant}", block.lower()
+    if table == "table-ml100k":
+        return f"ml-100k-{head.lower()}", block.lower()
+    return f"{FAMILIES[block]}-{head.lower()}", "mf"
+
+
+def printed(paper: str) -> dict[tuple[str, ...], tuple[float, ...]]:
+    figures: dict[tuple[str, ...], tuple[float, ...]] = {}
+    for table, label in LABELS.items():
+        block, heads = "", []
+        for cells in rows_of(paper, label):
+            text = " & ".join(cells)
+            found = re.search(r"\\multirow\{\d+\}\{\*\}\{(\w+)\}", cells[0])
+            if found:
+                block = found[1]
+                heads = re.findall(r"\\multicolumn\{2\}\{c\}\{(\w+)\}", text)
+            if len(cells) < 2 or not re.search(r"\d\.\d", text):
+                continue
+            (method,) = [
+                name for name in METHODS if re.match(rf"{name}(?![\w-])|{name}\\_", cells[1])
+            ]
+            assert len(cells) == 2 + 2 * len(heads), cells
+            for place, head in enumerate(heads):
+                pair = " ".join(cells[2 + 2 * place : 4 + 2 * place])
+                numbers = tuple(float(number) for number in re.findall(r"\d\.\d+", pair))
+                assert len(numbers) == 4, pair
+                data, backbone = column_of(table, block, head)
+                figures[table, data, backbone, METHODS[method]] = numbers
+    return figures
+
+
+def test_every_figure_is_the_printed_one(paper):
+    read = printed(paper)
+    assert len(read) == 3 * (8 + 7 + 8 + 8) + 2 * (6 + 6) + 2 * (5 + 5)
+    assert {tuple(key): tuple(figure) for key, figure in PUBLISHED.items()} == read
+
+
+def test_the_table_of_data_sets_is_the_printed_one(paper):
+    read = {}
+    for cells in rows_of(paper, "tab:dataset"):
+        found = re.search(r"(Adressa|Yelp|Amazon)\\_(clean|noise)$", cells[0])
+        if found:
+            users, items, interactions = (int(cell.replace(",", "")) for cell in cells[1:4])
+            sparsity = float(cells[4].removesuffix("\\%")) / 100
+            read[f"{FAMILIES[found[1]]}-{found[2]}"] = (users, items, interactions, sparsity)
+    assert len(read) == 6
+    for name, (*counts, sparsity) in read.items():
+        assert SIZES[name][:3] == tuple(counts)
+        assert SIZES[name].sparsity == pytest.approx(sparsity, abs=1e-9)
+    assert set(SIZES) == set(read)
+
+
+def test_names_are_those_of_the_library():
+    assert {key.loss for key in PUBLISHED} <= set(LOSSES)
+    assert {key.data for key in PUBLISHED} == set(NAMES)
+    assert set(SIZES) < set(NAMES)
+
+
+def test_the_backbone_of_the_learning_to_rank_table_is_mf():
+    """It is not printed; the LLPAUC rows give it away."""
+    for data, table in [("adressa-clean", "table1"), ("adressa-noise", "table2"),
+                        ("yelp-clean", "table1"), ("yelp-noise", "table2")]:  # fmt: skip
+        same = published("table-ltr", data, "mf", "llpauc")
+        assert same == published(table, data, "mf", "llpauc")
+        assert same != published(table, data, "lightgcn", "llpauc")
+
+
+def test_a_row_that_the_paper_does_not_have():
+    assert published("table2", "adressa-noise", "mf", "ccl") is None
+    assert published("table1", "adressa-noise", "mf", "bpr") is None

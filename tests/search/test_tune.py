@@ -1,0 +1,895 @@
+"""`llpauc tune`: what is searched, what is never read, who runs what, and what is left behind."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optuna.trial import TrialState
+from scipy.stats import f_oneway, rankdata
+
+from llpauc.cli import main
+from llpauc.data.interactions import Interactions, Split
+from llpauc.data.readers import read_interactions
+from llpauc.errors import InputError
+from llpauc.losses import LOSSES, suggest_alpha_beta
+from llpauc.models.embedding import EMBEDDING_MODELS
+from llpauc.recommend import Recommender
+from llpauc.recommend.parameters import plan
+from llpauc.recommend.recipes import RECIPES, moving, settled
+from llpauc.search.plots import AlphaBeta, best_in_bins
+from llpauc.search.tuning import claims as tuning_claims
+from llpauc.search.tuning import space as spaces
+from llpauc.search.tuning import storage as tuning_storage
+from llpauc.search.tuning.report import as_records, config_of, importances
+from llpauc.search.tuning.space import Range
+from llpauc.search.tuning.trials import TrialRow, run_trial
+from llpauc.search.tuning.tune import (
+    fingerprint,
+    parse_budget,
+    plan_grid,
+    plan_space,
+    tune,
+    validation_split,
+)
+from llpauc.search.tuning.workers import Tuning, _too_many, open_tuning
+from llpauc.storage.files import write_split
+from llpauc.training.interrupt import StopRequest
+from tests.datasets import taste_split
+
+ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
+
+
+SPLIT = taste_split()
+SMALL = {"dimensions": (4, 8), "batch_size": (64,), "negatives": (5, 10)}
+
+
+def a_tuning(storage, split=SPLIT, losses=("llpauc",), models=("mf",), **given) -> Tuning:
+    recipe = RECIPES["auto"](split.train, split.valid)
+    space, _ = plan_space(split, losses, models, "ndcg@20", recipe)
+    space |= SMALL
+    points = spaces.starting_points(space, suggest_alpha_beta(split.train), recipe)
+    usual = {"trials": 5, "epochs": 2, "pruner": "none", "storage": str(storage)}
+    return Tuning(space, points, **{**usual, **given})
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run the command line here: exit code, stdout, stderr."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("data") / "split"
+    write_split(SPLIT, made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def space_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("space") / "space.toml"
+    path.write_text("dimensions = [4, 8]\nbatch_size = 64\nnegatives = [5, 10]\n")
+    return path
+
+
+def records(out: Path) -> list[dict[str, str]]:
+    with (out / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+# --- the budget -----------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 10_000), st.sampled_from([("s", 1), ("m", 60), ("h", 3600)]))
+def test_a_budget_is_a_number_and_a_unit(number, unit):
+    assert parse_budget(f"{number}{unit[0]}") == number * unit[1]
+    assert parse_budget(f" {number} {unit[0].upper()} ") == number * unit[1]
+
+
+@pytest.mark.parametrize("text", ["soon", "", "20", "m", "-5m", "0s", "1h30m", "nan s", "5 days"])
+def test_a_budget_that_is_none_is_refused(text):
+    with pytest.raises(InputError, match="90s, 20m or 2h"):
+        parse_budget(text)
+
+
+# --- the space ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("model", EMBEDDING_MODELS)
+def test_the_defaults_of_every_loss_and_model_lie_in_the_space(loss, model):
+    space = spaces.usual_space(SPLIT.train, [loss], [model])
+    spaces.check_space(space)
+    found, usual = plan(loss, spaces.settings_of(spaces.usual_point(space))), plan(loss, {})
+    assert (found.embedding, found.fit) == (usual.embedding, usual.fit)
+    assert repr(found.make_loss()) == repr(usual.make_loss())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**31), st.sampled_from(list(LOSSES)))
+def test_whatever_is_drawn_can_be_trained(seed, loss):
+    space = spaces.usual_space(SPLIT.train, [loss, "llpauc"], ["mf", "lightgcn"])
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    point = spaces.suggest(study.ask(), space)
+    made = plan(point["loss"], spaces.settings_of(point))  # refuses what does not go together
+    assert ("temperature" in point) == (
+        point["loss"] in ("sl", "psl", "sl_at_k") or point.get("score") == "cosine"
+    )
+    assert ("negatives" in point) == (point["sampler"] != "all")
+    assert ("layers" in point) == (point["model"] == "lightgcn")
+    assert ("alpha" in point) == (point["loss"] == "llpauc")
+    assert made.loss == point["loss"]
+
+
+def test_alpha_and_beta_are_searched_around_what_is_suggested():
+    found = suggest_alpha_beta(SPLIT.train)
+    space = spaces.usual_space(SPLIT.train, ["llpauc"], ["mf"])
+    for name, starts in (
+        ("alpha", (found.alpha, 0.7)),
+        ("beta", (found.beta, found.beta_measured, 0.1)),
+    ):
+        values = space[name]
+        assert values.low <= min(starts) / 2.9
+        assert values.high == pytest.approx(min(1, 3 * max(starts)))
+
+
+def test_the_first_trials_are_the_defaults_the_recipe_and_the_suggestion(tmp_path):
+    tuning = a_tuning(tmp_path / "s.journal", trials=4)
+    rows = {row.number: row for row in tune(SPLIT, tuning).rows}
+    records = {record["trial"]: record for record in as_records(list(rows.values()))}
+    found = suggest_alpha_beta(SPLIT.train)
+    assert rows[0].start == "defaults"
+    assert (rows[0].params["alpha"], rows[0].params["beta"]) == (0.7, 0.1)
+    assert rows[1].start == "near the recipe"  # MF, and narrower
+    assert (rows[1].params["start"], rows[1].params["solver"]) == ("spectral", "rows")
+    assert (records[1]["starting_point"], records[1]["start"]) == (rows[1].start, "spectral")
+    for number, score in ((2, "dot"), (3, "cosine")):
+        params = rows[number].params
+        assert params["score"] == score
+        assert (params["alpha"], params["beta"]) == (found.alpha, found.beta_measured)
+
+
+@pytest.mark.parametrize("models", [("mf",), ("lightgcn", "mf"), ("itemsum",)])
+@pytest.mark.parametrize("losses", [("llpauc",), ("sl",), ("bpr", "llpauc")])
+@pytest.mark.parametrize("kind", ["settled", "moving"])
+def test_the_recipe_lies_in_the_space_as_it_is(kind, losses, models):
+    made = {"settled": settled(SPLIT.train), "moving": moving(SPLIT.train, half_life=50.0)}
+    wanted = made[kind]
+    points = plan_space(SPLIT, losses, models, "ndcg@20", wanted)[1]
+    whole = "llpauc" in losses and wanted["model"] in models
+    point = points["recipe" if whole else "near the recipe"]
+    assert point["loss"] == ("llpauc" if "llpauc" in losses else losses[0])
+    assert point["model"] == (wanted["model"] if wanted["model"] in models else models[0])
+    others = {"loss", "model"} | ({"temperature"} if point["loss"] == "sl" else set())
+    same = [n for n in point if n in wanted and n not in others]
+    assert {n: point[n] for n in same} == {n: wanted[n] for n in same}
+    own = {"settled": {"start"}, "moving": {"half_life"}}[kind]
+    assert own | ({"alpha", "beta"} if point["loss"] == "llpauc" else set()) <= set(same)
+    assert ("item_bias" in same) == (kind == "moving" and point["model"] != "lightgcn")
+    assert ("solver" in same) == (kind == "settled" and point["loss"] == "llpauc")
+    plan(point["loss"], spaces.settings_of(point))
+
+
+def test_one_file_of_news_is_given_the_recipe_of_news(tmp_path, cli):
+    """What is held out at random says nothing of time: the recipe is asked of the whole file."""
+    generator = np.random.default_rng(0)
+    at = np.arange(6_000)
+    items = at // 60 + generator.integers(0, 5, len(at))
+    rows = zip(generator.integers(0, 300, len(at)), items, at, strict=True)
+    path = tmp_path / "news.csv"
+    path.write_text("user,item,timestamp\n" + "".join(f"{u},{i},{t}\n" for u, i, t in rows))
+    code, told, _ = cli(
+        "tune", path, "--out", tmp_path / "t", "--trials", 2, "--epochs", 1, "--json"
+    )
+    assert code == 0
+    trial = next(row for row in json.loads(told)["trials"] if row["starting_point"] == "recipe")
+    wanted = RECIPES["auto"](read_interactions(path).interactions, None)
+    assert trial["half_life"] == wanted["half_life"]
+    assert trial["item_bias"] is True
+
+
+def test_a_large_catalogue_is_not_scored_whole_at_every_step():
+    train = Interactions.of(range(6000), range(6000))
+    assert "all" not in spaces.usual_space(train, ["llpauc"], ["mf"])["sampler"]
+    assert "all" in spaces.usual_space(SPLIT.train, ["llpauc"], ["mf"])["sampler"]
+
+
+def test_a_file_changes_the_space(tmp_path):
+    path = tmp_path / "space.toml"
+    path.write_text('lr = 0.01\nlayers = [1, 4]\nsharpness = { low = 1, high = 10 }\nsolver="sgda"')
+    space = spaces.read_space(path, spaces.usual_space(SPLIT.train, ["llpauc"], ["lightgcn"]))
+    spaces.check_space(space)
+    assert space["lr"] == (0.01,)
+    assert space["layers"] == (1, 4)
+    assert space["sharpness"] == Range(1.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nonsense = 3", "nonsense"),
+        ("lr = { low = 1 }", "low and high"),
+        ("lr = { low = 0, high = 1 }", "0 < low"),
+        ("dimensions = [0]", "dimensions must be"),
+        ("beta = 1.5", "beta must be in"),
+        ('sampler = "lucky"', "unknown sampler 'lucky'"),
+        ("lr = []", "numbers or names"),
+        ("seed = 3", "an option of its own"),
+        ("lr = ", "is no TOML"),
+    ],
+)
+def test_a_space_that_cannot_be_is_refused(cli, folder, tmp_path, text, said):
+    (tmp_path / "space.toml").write_text(text)
+    space = tmp_path / "space.toml"
+    code, _, err = cli("tune", folder, "--out", tmp_path / "o", "--trials", 1, "--space", space)
+    assert code == 2
+    assert said in err.splitlines()[-1]
+
+
+def test_the_papers_grid_is_tried_once_each_and_no_more(tmp_path):
+    space, points = plan_grid("paper", ("llpauc",), ("mf",))
+    wanted = set(itertools.product(
+        [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.9]
+    ))  # fmt: skip
+    space |= {"dimensions": (2,), "batch_size": (512,), "negatives": (2,)}
+    points = spaces.grid_points(space)
+    tuning = Tuning(
+        space, points, only_points=True, epochs=1, pruner="none", storage=str(tmp_path / "g")
+    )
+    outcome = tune(SPLIT, tuning)
+    tried = [(row.params["alpha"], row.params["beta"]) for row in outcome.rows]
+    assert len(tried) == 72
+    assert set(tried) == wanted
+    assert len(tune(SPLIT, tuning).rows) == 72  # a second call finds nothing to do
+
+
+# --- nothing but validation -----------------------------------------------------------------------
+
+
+class Untouchable:
+    """Events whose id maps may be compared, as a split does, and nothing else."""
+
+    def __init__(self, like: Interactions) -> None:
+        self.user_ids, self.item_ids = like.user_ids, like.item_ids
+
+    def __getattr__(self, name):
+        raise AssertionError(f"the test part's {name} was read")
+
+    def __len__(self):
+        raise AssertionError("the test part was counted")
+
+
+def test_the_test_part_is_never_read(tmp_path):
+    guarded = Split(SPLIT.train, SPLIT.valid, Untouchable(SPLIT.train))
+    with pytest.raises(AssertionError, match="was read"):
+        _ = guarded.test.users
+    assert tune(guarded, a_tuning(tmp_path / "s.journal")).best is not None
+    for valid in (SPLIT.valid, None):  # and workers are not even handed it
+        whole = Split(SPLIT.train, valid, Untouchable(SPLIT.train))
+        assert validation_split(whole, 0.2, 0).test is None
+
+
+def test_other_test_events_do_not_change_a_trial(cli, tmp_path, space_file):
+    """The same ids, shuffled among the test users: every figure stays, to the last bit."""
+    found = []
+    for name, test in (("one", SPLIT.test), ("two", _shuffled(SPLIT.test))):
+        write_split(Split(SPLIT.train, SPLIT.valid, test), tmp_path / name)
+        out = tmp_path / f"{name}-out"
+        words = ("--trials", 4, "--epochs", 2, "--space", space_file)
+        assert cli("tune", tmp_path / name, "--out", out, *words)[0] == 0
+        found.append([{**row, "seconds": ""} for row in records(out)])
+    assert found[0] == found[1]
+
+
+def _shuffled(events: Interactions) -> Interactions:
+    order = np.random.default_rng(0).permutation(len(events))
+    return replace(events, items=events.items[order])
+
+
+def test_what_is_held_out_is_what_the_recommender_holds_out():
+    alone = Split(SPLIT.train)
+    held = validation_split(alone, 0.2, 3)
+    options = {"dimensions": 4, "epochs": 2, "seed": 3, "negatives": 5}
+    one = Recommender(hold_out=0.2, **options).fit(alone).history
+    other = Recommender(**options).fit(held).history
+    assert [epoch.valid for epoch in one.epochs] == [epoch.valid for epoch in other.epochs]
+
+
+# --- one trial ------------------------------------------------------------------------------------
+
+
+def _ask(pruner=None):
+    study = optuna.create_study(direction="maximize", pruner=pruner or optuna.pruners.NopPruner())
+    space = {"model": ("mf",), "loss": ("llpauc",), "dimensions": (4,), "negatives": (5,)}
+    return study.ask(), space
+
+
+FIXED = {"seed": 0, "epochs": 6, "patience": 6, "valid_metric": "ndcg@20", "device": "cpu"}
+SAME = {"dimensions": 4, "negatives": 5, "seed": 0}
+
+
+def test_a_trial_is_what_the_recommender_trains():
+    trial, space = _ask()
+    ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, FIXED)
+    history = Recommender(epochs=6, patience=6, **SAME).fit(SPLIT).history
+    values = [epoch.valid["ndcg@20"] for epoch in history.epochs]
+    assert (ended.value, ended.best_epoch) == (max(values), history.best_epoch)
+    reported = trial.study.get_trials()[0].intermediate_values
+    assert list(reported.values()) == values
+
+
+class _AtEpoch(optuna.pruners.BasePruner):
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def prune(self, study, trial):
+        return trial.last_step == self.epoch
+
+
+def test_a_pruned_trial_leaves_nothing_behind():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    trial, space = _ask(_AtEpoch(2))
+    ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, FIXED)
+    assert (ended.why, ended.epochs) == ("pruned", 2)
+    assert before == {number: signal.getsignal(number) for number in before}
+
+
+def test_at_the_deadline_a_trial_is_worth_its_best_so_far():
+    trial, space = _ask()
+    ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, FIXED, time.time() - 1, True)
+    history = Recommender(epochs=1, **SAME).fit(SPLIT).history
+    assert (ended.why, ended.epochs) == ("budget", 1)
+    assert ended.value == history.epochs[0].valid["ndcg@20"]
+
+
+def test_a_trial_without_a_figure_at_the_deadline_is_left_for_later(monkeypatch):
+    """on_batch is called ten times a second at most: a batch is made to last that long."""
+    from llpauc.training import engine
+
+    step = engine.CpuEngine.step
+    monkeypatch.setattr(
+        engine.CpuEngine, "step", lambda *given: (time.sleep(0.11), step(*given))[1]
+    )
+    trial, space = _ask()
+    late = time.time() - 1
+    ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, FIXED, late, needed=False)
+    assert (ended.why, ended.value, ended.again) == ("no time", None, True)
+
+
+@pytest.mark.parametrize(("tick", "whole"), [(0.0, 1), (1.0, 0)])
+@pytest.mark.parametrize("epochs", [1, 6])
+def test_a_wish_to_stop_from_before_training_is_heard(epochs, tick, whole, monkeypatch):
+    """A signal that came while the sampler was thinking; `fit` knows only of later ones.
+
+    It is heard at the end of the epoch, or within it where batches take time.
+    """
+    clock = itertools.count(step=tick)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    trial, space = _ask()
+    stop = StopRequest(signal.SIGTERM)
+    fixed = {**FIXED, "epochs": epochs}
+    ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, fixed, stop=stop)
+    assert (ended.why, ended.epochs, ended.signal) == ("interrupted", whole, signal.SIGTERM)
+    assert ended.again
+
+
+def test_divergence_is_an_outcome_and_not_the_end(tmp_path):
+    tuning = a_tuning(tmp_path / "s.journal", trials=2)
+    space = {**tuning.space, "lr": (1e30,), "score": ("dot",)}
+    points = {"first": spaces.usual_point(space), "second": spaces.usual_point(space, alpha=0.5)}
+    with pytest.raises(RuntimeError, match=r"no trial of 2 .* diverged") as raised:
+        tune(SPLIT, replace(tuning, space=space, points=points))
+    assert type(raised.value).__module__.startswith("llpauc.")  # one line, exit code 1
+
+
+# --- going on -------------------------------------------------------------------------------------
+
+
+def _figures(outcome):
+    return [(row.number, row.params, row.value, row.why) for row in outcome.rows]
+
+
+def test_a_study_in_two_sittings_is_the_study_in_one(tmp_path):
+    whole = tune(SPLIT, a_tuning(tmp_path / "a.journal", trials=14))
+    tune(SPLIT, a_tuning(tmp_path / "b.journal", trials=6))
+    later = tune(SPLIT, a_tuning(tmp_path / "b.journal", trials=14))
+    assert _figures(whole) == _figures(later)
+    assert len({str(row.params) for row in whole.rows}) == 14  # nothing is tried twice
+
+
+def test_another_seed_is_another_search(tmp_path):
+    points = [
+        str([row.params for row in tune(SPLIT, a_tuning(tmp_path / str(s), seed=s)).rows])
+        for s in (0, 1)
+    ]
+    assert points[0] != points[1]
+
+
+def test_a_study_of_something_else_is_refused(tmp_path):
+    place = tmp_path / "s.journal"
+    tune(SPLIT, a_tuning(place, trials=1))
+    with pytest.raises(InputError, match="was made with valid_metric"):
+        tune(SPLIT, a_tuning(place, trials=2, metric="recall@5"))
+    with pytest.raises(InputError, match="was made with data"):
+        tune(taste_split(2), a_tuning(place, trials=2))
+    optuna.create_study(
+        storage=tuning_storage.open_storage(str(place)), study_name="theirs"
+    ).add_trial(optuna.trial.create_trial(value=1.0))
+    with pytest.raises(InputError, match="none of llpauc"):
+        tune(SPLIT, a_tuning(place, study="theirs"))
+
+
+def _orphan(tuning, worker, **more):
+    """A trial that somebody has begun and not ended."""
+    study = open_tuning(tuning, fingerprint(SPLIT))
+    trial = study.ask()
+    spaces.suggest(trial, tuning.space)
+    for name, value in {"worker": worker, **more}.items():
+        trial.set_user_attr(name, value)
+    return trial
+
+
+def _dead() -> dict[str, object]:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    who = {"place": tuning_claims.here(), "pid": ended.pid, "born": tuning_claims._born(ended.pid)}
+    assert who["born"] is not None
+    ended.wait()
+    return who
+
+
+@pytest.mark.parametrize("storage", ["{}/s.journal", "sqlite:///{}/s.db"])
+def test_the_trial_of_a_process_that_is_gone_is_run_again(tmp_path, storage):
+    tuning = a_tuning(storage.format(tmp_path), trials=5)
+    orphan = _orphan(tuning, _dead())
+    rows = {row.number: row for row in tune(SPLIT, tuning).rows}
+    again = next(row for row in rows.values() if row.rerun_of == orphan.number)
+    assert rows[orphan.number].state == "lost"
+    assert again.counts
+    assert again.params == orphan.params
+    assert sum(row.counts for row in rows.values()) == 5
+
+
+def test_the_trial_of_a_process_that_lives_is_left_alone(tmp_path):
+    tuning = a_tuning(tmp_path / "s.journal", trials=4)
+    orphan = _orphan(tuning, tuning_claims.identity())
+    rows = {row.number: row for row in tune(SPLIT, tuning).rows}
+    assert rows[orphan.number].state == "running"
+    assert sum(row.counts for row in rows.values()) == 3  # theirs is the fourth
+
+
+def test_a_process_number_that_was_given_anew_is_not_taken_for_the_old_one():
+    me = tuning_claims.identity()
+    assert tuning_claims.alive(me)
+    assert tuning_claims.alive({**me, "born": "1"}) is False
+    assert tuning_claims.alive({**me, "place": "elsewhere"}) is None
+    assert tuning_claims.alive(None) is None
+
+
+def test_on_another_machine_a_beat_that_stands_still_is_a_lost_trial(tmp_path):
+    tuning = a_tuning(tmp_path / "s.journal", trials=5, grace=0.5)
+    far = {"place": "elsewhere", "pid": 1, "born": "1"}
+    orphan = _orphan(tuning, far, beat=7)
+    rows = {row.number: row for row in tune(SPLIT, tuning).rows}  # waits for it at the end
+    assert any(row.rerun_of == orphan.number and row.counts for row in rows.values())
+
+
+def test_on_another_machine_a_beat_that_moves_is_a_worker(tmp_path):
+    tuning = a_tuning(tmp_path / "s.journal", grace=0.05)
+    trial = _orphan(tuning, {"place": "elsewhere", "pid": 1, "born": "1"})
+    watch = tuning_claims.Watch(0.05)
+    for beat in range(4):
+        trial.set_user_attr("beat", beat)
+        time.sleep(0.03)
+        assert not watch.lost(trial.study.get_trials())
+    assert not watch.doubtful(trial.study.get_trials())
+    time.sleep(0.06)
+    assert watch.lost(trial.study.get_trials())
+
+
+def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path):
+    tuning = a_tuning(tmp_path / "s.journal")
+    study = open_tuning(tuning, fingerprint(SPLIT))
+    study.enqueue_trial({"lr": 0.01}, user_attrs={"start": "deadly"})
+    for _ in range(3):
+        number = study.ask().number
+        assert tuning_claims.requeue(study, study.get_trials()[number])
+        assert not tuning_claims.requeue(study, study.get_trials()[number])  # once is enough
+    assert [t.state for t in study.get_trials()] == [TrialState.FAIL] * 3
+
+
+def test_a_trial_that_is_interrupted_again_and_again_keeps_its_place(tmp_path):
+    study = open_tuning(a_tuning(tmp_path / "s.journal"), fingerprint(SPLIT))
+    study.enqueue_trial({"lr": 0.01}, user_attrs={"start": "unlucky"})
+    for _ in range(5):
+        number = study.ask().number
+        tuning_claims.requeue(study, study.get_trials()[number], killed=False)
+    assert study.get_trials()[-1].state == TrialState.WAITING
+    assert study.get_trials()[-1].user_attrs["start"] == "unlucky"
+
+
+def test_a_worker_that_was_taken_for_dead_does_not_spoil_the_study(tmp_path, monkeypatch):
+    """Asleep for an hour, it wakes up to find its trial ended and queued again."""
+    from llpauc.search.tuning import workers as tuning_workers
+
+    tuning = a_tuning(tmp_path / "s.journal", trials=3)
+    real, taken = tuning_workers.run_trial, []
+
+    def sleepy(trial, *given):
+        ended = real(trial, *given)
+        if not taken:
+            taken.append(trial.number)
+            assert tuning_claims.requeue(trial.study, trial.study.get_trials()[trial.number])
+        return ended
+
+    monkeypatch.setattr(tuning_workers, "run_trial", sleepy)
+    rows = {row.number: row for row in tune(SPLIT, tuning).rows}
+    assert rows[taken[0]].state == "lost"
+    assert sum(row.counts for row in rows.values()) == 3
+
+
+# --- many processes, signals, kills ---------------------------------------------------------------
+
+
+def _command(folder, out, space_file, *words):
+    given = ["--out", out, "--space", space_file, "--models", "mf", *words]
+    return [sys.executable, "-m", "llpauc", "tune", *map(str, [folder, *given])]
+
+
+def _wait_for(what, seconds=90):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("waited in vain")
+
+
+def _running(storage: str) -> list[int]:
+    """Process numbers of those who are in a trial now."""
+    if not Path(storage.removeprefix("sqlite:///")).exists():
+        return []
+    try:
+        study = optuna.load_study(study_name="llpauc", storage=tuning_storage.open_storage(storage))
+        trials = study.get_trials(states=(TrialState.RUNNING,))
+    except (KeyError, InputError):
+        return []
+    return [t.user_attrs["worker"]["pid"] for t in trials if t.last_step]
+
+
+LONG = ("--epochs", 100_000, "--patience", 100_000, "--pruner", "none")
+
+
+@pytest.fixture
+def one_start(tmp_path):
+    """A space in which all starting points are one, so that nothing else waits in the queue."""
+    path = tmp_path / "one.toml"
+    fixed = 'score = "dot"\nalpha = 0.7\nbeta = 0.1\ndimensions = 4\nbatch_size = 64\n'
+    fixed += 'solver = "sgda"\nstart = "random"\nsampler = "uniform"\nnegatives = 5\n'
+    path.write_text(fixed + "lr = { low = 0.0001, high = 0.001 }\n")
+    return path
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_replaced_and_its_trial_run_again(folder, one_start, tmp_path):
+    out, storage = tmp_path / "out", str(tmp_path / "s.journal")
+    words = (*LONG, "--storage", storage, "--workers", 2, "--budget", "40s", "--trials", 2)
+    begun = time.monotonic()
+    command = _command(folder, out, one_start, *words)
+    running = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    victim = _wait_for(lambda: _running(storage))[0]
+    assert victim != running.pid
+    os.kill(victim, signal.SIGKILL)
+    _, err = running.communicate(timeout=200)
+    assert running.returncode == 0, err
+    assert time.monotonic() - begun < 120
+    rows = records(out)
+    (lost,) = [row for row in rows if row["state"] == "lost"]
+    complete = [row for row in rows if row["state"] == "complete"]
+    assert [row["why"] for row in complete] == ["budget"] * 2  # as many as were asked for
+    (again,) = [row for row in complete if row["rerun_of"] == lost["trial"]]
+    assert again["lr"] == lost["lr"]
+
+
+@pytest.mark.slow
+def test_killed_outright_it_takes_its_workers_along_and_goes_on(folder, one_start, tmp_path):
+    out, storage = tmp_path / "out", str(tmp_path / "out" / "study.journal")
+    command = _command(folder, out, one_start, *LONG, "--workers", 2, "--trials", 2)
+    running = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    workers = _wait_for(lambda: _running(storage))
+    running.kill()
+    running.wait()
+    _wait_for(lambda: all(tuning_claims._born(pid) is None for pid in workers), 20)
+    words = (*LONG, "--trials", 2, "--budget", "2s")
+    done = subprocess.run(
+        _command(folder, out, one_start, *words), env=ENVIRONMENT, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = records(out)
+    lost = {row["trial"] for row in rows if row["state"] == "lost"}
+    assert lost
+    assert lost & {row["rerun_of"] for row in rows if row["state"] == "complete"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_leaves_a_study_and_a_report(folder, space_file, tmp_path, workers):
+    out = tmp_path / "out"
+    words = (*LONG, "--workers", workers, "--budget", "1h")
+    # A first trial that ends, so that there is something to report.
+    first = (*LONG, "--budget", "1s")
+    ended = subprocess.run(
+        _command(folder, out, space_file, *first), env=ENVIRONMENT, capture_output=True, check=False
+    )
+    assert ended.returncode == 0
+    before = records(out)
+    running = subprocess.Popen(
+        _command(folder, out, space_file, *words),
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _wait_for(lambda: _running(str(out / "study.journal")))
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=90)
+    assert running.returncode == 130, err
+    assert "Traceback" not in err
+    rows = records(out)
+    complete = [(row["trial"], row["value"]) for row in rows if row["state"] == "complete"]
+    assert complete == [(row["trial"], row["value"]) for row in before]
+    assert "interrupted" in {row["why"] for row in rows}
+    assert not [row for row in rows if row["state"] == "running"]
+    assert tomllib.loads((out / "best.toml").read_text())["model"] == "mf"
+
+
+@pytest.mark.slow
+def test_two_workers_make_as_many_trials_as_were_asked_for(folder, space_file, tmp_path):
+    done = subprocess.run(
+        _command(folder, tmp_path, space_file, "--workers", 2, "--trials", 9, "--epochs", 1,
+                 "--storage", f"sqlite:///{tmp_path}/s.db"),
+        env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = records(tmp_path)
+    assert len(rows) == 9
+    assert sorted(int(row["trial"]) for row in rows) == sorted({int(row["trial"]) for row in rows})
+    assert sum(line.startswith("trial ") for line in done.stderr.splitlines()) == 9
+
+
+def test_of_two_who_saw_room_for_one_trial_the_later_withdraws(tmp_path):
+    tuning = a_tuning(tmp_path / "s.journal", trials=1)
+    study = open_tuning(tuning, fingerprint(SPLIT))
+    numbers = [study.ask().number for _ in range(2)]
+    assert [_too_many(study, number, tuning) for number in numbers] == [False, True]
+    study.tell(numbers[0], state=TrialState.FAIL)  # a lost trial makes room
+    assert not _too_many(study, numbers[1], tuning)
+
+
+def test_a_starting_point_that_two_have_queued_is_run_once(tmp_path):
+    tuning = a_tuning(tmp_path / "s.journal")
+    study = open_tuning(tuning, fingerprint(SPLIT))
+    for _ in range(2):
+        study.enqueue_trial({"lr": 0.01}, user_attrs={"start": "defaults"})
+    numbers = [study.ask().number for _ in range(2)]
+    assert [_too_many(study, number, tuning) for number in numbers] == [False, True]
+
+
+# --- what is left behind --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+@pytest.mark.parametrize("loss", ["llpauc", "bsl,softmax_v"])
+def test_best_toml_trains_to_the_same_figure(cli, folder, space_file, tmp_path, kind, loss):
+    data = folder
+    if kind == "file":  # odd columns, a hold-out of its own and another seed
+        data = tmp_path / "events.csv"
+        users, items = SPLIT.user_ids.ids(SPLIT.train.users), SPLIT.train.items
+        lines = [f"{u};{i};x" for u, i in zip(users, items, strict=True)]
+        data.write_text("\n".join(["who;what;why", *lines]) + "\n")
+    options = [] if kind == "folder" else [
+        "--user", "who", "--item", "what", "--hold-out", 0.3, "--seed", 7
+    ]  # fmt: skip
+    out, run = tmp_path / "out", tmp_path / "run"
+    words = ("--trials", 7, "--epochs", 4, "--loss", loss, "--space", space_file, "--json")
+    code, printed, _ = cli("tune", data, "--out", out, *words, *options)
+    assert code == 0
+    found = json.loads(printed)
+    assert cli("train", data, "--out", run, "--config", out / "best.toml")[0] == 0
+    epochs = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    best = max(epochs, key=lambda epoch: epoch["valid"]["ndcg@20"])
+    assert best["valid"]["ndcg@20"] == found["best"]["value"]
+    assert best["number"] == found["best"]["epoch"]
+    assert found["best"]["value"] == max(t["value"] for t in found["trials"])
+
+
+def test_a_trial_cut_short_is_given_the_epochs_it_had(tmp_path):
+    tuning = a_tuning(tmp_path / "s")
+    cut = TrialRow(0, "complete", 0.5, "budget", 3, 4, 1.0, {"lr": 0.1})
+    assert config_of(cut, tuning)["epochs"] == 4
+    assert config_of(replace(cut, why="patience"), tuning)["epochs"] == tuning.epochs
+
+
+def test_the_report_shows_the_trials_best_first(cli, folder, space_file, tmp_path):
+    words = ("--trials", 12, "--epochs", 2, "--space", space_file, "--models", "mf,itemsum")
+    code, printed, err = cli("tune", folder, "--out", tmp_path, *words)
+    assert code == 0
+    assert "0." in printed
+    assert sum(line.startswith("trial ") for line in err.splitlines()) == 12
+    text = (tmp_path / "tuning.md").read_text()
+    for name in ("alpha_beta.png", "importance.png"):
+        assert f"({name})" in text
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    rows = records(tmp_path)
+    complete = [float(row["value"]) for row in rows if row["state"] == "complete"]
+    assert complete == sorted(complete, reverse=True)
+    assert {row["model"] for row in rows} == {"mf", "itemsum"}
+    assert f"--models mf,itemsum --trials 12 --space {space_file} --epochs 2`" in text
+    assert f"trial {rows[0]['trial']}, the best | {complete[0]:.4f}" in text
+
+
+def test_importance_is_one_way_anova_on_ranks():
+    """Against scipy's F: epsilon^2 = (F - 1)(k - 1) / (F (k - 1) + n - k)."""
+    rng = np.random.default_rng(5)
+    kinds = rng.choice(["a", "b", "c"], 60)
+    values = rng.normal(size=60) + (kinds == "b")
+    rows = [
+        TrialRow(i, "complete", float(v), "epochs", 1, 1, 1.0, {"kind": str(k), "same": 1})
+        for i, (v, k) in enumerate(zip(values, kinds, strict=True))
+    ]
+    ranks = rankdata(values)
+    f = f_oneway(*[ranks[kinds == kind] for kind in "abc"]).statistic
+    found = importances(rows)
+    assert found == {"kind": pytest.approx((f - 1) * 2 / (f * 2 + 60 - 3))}
+
+
+def test_importance_sees_a_best_value_in_the_middle_and_not_noise():
+    rng = np.random.default_rng(6)
+    middle, noise = rng.random(80), rng.random(80)
+    rows = [
+        TrialRow(i, "complete", -abs(m - 0.5), "epochs", 1, 1, 1.0, {"middle": m, "noise": n})
+        for i, (m, n) in enumerate(zip(middle, noise, strict=True))
+    ]
+    found = importances(rows)
+    assert found["middle"] > 0.6
+    assert found["noise"] < 0.2
+
+
+shares = st.floats(1e-4, 1.0)
+
+
+@given(st.lists(st.tuples(shares, shares, st.floats(0, 1), st.booleans()), min_size=1, max_size=40))
+def test_every_complete_trial_is_in_its_bin(given_trials):
+    trials = [AlphaBeta(*values) for values in given_trials]
+    alphas, betas, table = best_in_bins(trials)
+    naive = np.full(table.shape, np.nan)
+    for row, column in np.ndindex(*table.shape):
+        inside = [
+            t.value for t in trials
+            if t.complete and alphas[row] <= t.alpha < alphas[row + 1]
+            and betas[column] <= t.beta < betas[column + 1]
+        ]  # fmt: skip
+        if inside:
+            naive[row, column] = max(inside)
+    assert np.array_equal(naive, table, equal_nan=True)
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--loss", "lucky"], "unknown loss 'lucky'"),
+        (["--loss", "llpauc,"], "unknown loss ''"),
+        (["--models", "ease"], "no model 'ease' that can be tuned"),
+        (["--metric", "luck@20"], "luck@20"),
+        (["--budget", "soon"], "'soon'"),
+        (["--trials", "0"], "--trials"),
+        (["--storage", "nowhere/s.journal"], "there is no folder"),
+        (["--storage", "sqlite:///nowhere/s.db"], "there is no folder"),
+        (["--storage", "luckysql://x/y"], "cannot be used"),
+        (["--grid", "paper", "--loss", "bpr"], "no alpha, beta"),
+        (["--device", "toaster"], "toaster"),
+        (["--space", "nowhere.toml"], "cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line(cli, folder, tmp_path, words, said):
+    code, out, err = cli("tune", folder, "--out", tmp_path / "out", *words)
+    assert code == 2
+    assert not out
+    assert said in err.splitlines()[-1]
+    assert sum("error:" in line for line in err.splitlines()) == 1
+    assert not (tmp_path / "out" / "study.journal").exists()
+
+
+def _an_sql_file(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table alembic_version (version_num text)")
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("s.journal", lambda path: path.write_text("user,item\nann,tea\n")),
+        ("s.journal", lambda path: path.write_text("hello")),
+        ("s.journal", lambda path: path.write_text('{"a": 1}\n')),
+        ("s.journal", lambda path: path.write_bytes(b"\x00\xff\n\x00")),
+        ("s.journal", lambda path: path.mkdir()),
+        ("s.db", lambda path: path.write_text("no database at all, only text" * 100)),
+        ("s.db", _an_sql_file),
+    ],
+)
+def test_a_storage_of_something_else_is_refused_unchanged(cli, folder, tmp_path, name, make):
+    path = tmp_path / name
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+    storage = f"sqlite:///{path}" if name == "s.db" else path
+    code, _, err = cli("tune", folder, "--out", tmp_path / "out", "--storage", storage)
+    assert code == 2
+    assert str(path) in err.splitlines()[-1]
+    assert before == (path.read_bytes() if path.is_file() else None)
+
+
+def test_a_journal_whose_last_line_is_cut_off_is_refused(tmp_path):
+    place = tmp_path / "s.journal"
+    tune(SPLIT, a_tuning(place, trials=1))
+    place.write_bytes(place.read_bytes()[:-3])
+    with pytest.raises(InputError, match="cut off"):
+        tune(SPLIT, a_tuning(place, trials=2))
+
+
+def test_a_password_is_not_shown():
+    with pytest.raises(InputError) as raised:
+        tuning_storage.check_place("postgresql+nodriver://ann:secret@host/db")
+    assert "secret" not in str(raised.value)
+
+
+def test_too_few_events_to_validate_is_one_line(cli, tmp_path):
+    path = tmp_path / "few.csv"
+    path.write_text("user,item\nann,tea\nbob,milk\n")
+    for words, said in (((), "too few events"), (("--hold-out", 0), "hold_out is 0")):
+        code, _, err = cli("tune", path, "--out", tmp_path / "out", "--trials", 1, *words)
+        assert code == 2
+        assert said in err.splitlines()[-1]
+
+
+def test_without_optuna_the_remedy_is_named(cli, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning_storage, "find_spec", lambda name: None)
+    code, _, err = cli("tune", folder, "--out", tmp_path / "out")
+    assert code == 2
+    assert "llpauc[tune]" in err
+
+
+def test_the_sampler_is_asked_by_number():
+    """The same number and history, the same draw; another number, another draw."""
+    draws = []
+    for number in (3, 3, 4):
+        study = optuna.create_study(sampler=tuning_storage.make_sampler(0))
+        for _ in range(number):
+            study.add_trial(optuna.trial.create_trial(value=0.0))
+        draws.append(study.ask().suggest_float("x", 0, 1))
+    assert draws[0] == draws[1] != draws[2]

@@ -1,0 +1,145 @@
+"""What tests of `llpauc serve` share: small runs, a client in the process, a server beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import httpx2
+import schemathesis
+from hypothesis import HealthCheck, given, seed, settings
+from schemathesis import checks
+from schemathesis.specs.openapi import checks as openapi_checks
+from starlette.testclient import TestClient
+
+from llpauc.data.interactions import Interactions
+from llpauc.recommend import Recommender
+from llpauc.serving.app import Serving, make_app
+from llpauc.serving.loaded_run import load_served
+from tests.datasets import taste_split
+
+KEY = "k" * 20
+PATIENCE = 120  # seconds, for a machine with much else to do
+CHECKS = [
+    checks.not_a_server_error,
+    openapi_checks.status_code_conformance,
+    openapi_checks.content_type_conformance,
+    openapi_checks.response_schema_conformance,
+]
+
+
+def trained(model: str = "mf", start: int = 0) -> Recommender:
+    if model in ("mf", "itemsum"):
+        own = {"epochs": 2, "dimensions": 8, "hold_out": 0, "seed": start}
+        return Recommender(model=model, **own).fit(taste_split().train)
+    return Recommender(model=model).fit(taste_split().train)
+
+
+def with_small_numbers(folder: Path) -> Path:
+    """A run whose ids are 0, 1, 2 and so on, which a generator of requests finds by itself."""
+    train = taste_split().train
+    data = Interactions.of(train.users.tolist(), train.items.tolist())
+    return Recommender(epochs=1, dimensions=8, hold_out=0).fit(data).save(folder)
+
+
+def client_of(folder: Path, key: str | None = None, log=print) -> TestClient:
+    serving = Serving(folder, load_served(folder), log)
+    return TestClient(make_app(serving, key), base_url="http://127.0.0.1")
+
+
+def pairs(entries) -> list[tuple[str, float]]:
+    return [(entry["item"], entry["score"]) for entry in entries]
+
+
+def expected(ids, scores) -> list[tuple[str, float]]:
+    return [
+        (item, score)
+        for item, score in zip(ids.tolist(), scores.tolist(), strict=True)
+        if item is not None
+    ]
+
+
+def check_refused(answer, status: int, said: str) -> None:
+    assert answer.status_code == status, answer.text
+    told = answer.json()
+    assert list(told) == ["error"]
+    assert said in told["error"]
+    assert len(told["error"]) < 310
+    assert "\n" not in told["error"]
+    assert "Traceback" not in answer.text
+
+
+def put(source: Path, target: Path) -> None:
+    """Replace a run as `artifacts.save` does: moved aside, renamed."""
+    fresh = target.with_name(".fresh")
+    shutil.copytree(source, fresh)
+    if target.exists():
+        os.rename(target, target.with_name(".old"))
+    os.rename(fresh, target)
+    shutil.rmtree(target.with_name(".old"), ignore_errors=True)
+
+
+class Live:
+    """`llpauc serve` in a process of its own, on a free port of the loopback address."""
+
+    def __init__(self, folder: Path, *words: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "llpauc", "serve", str(folder), "--port", "0", *words]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        self.greeting = self.process.stderr.readline()
+        assert "on http://127.0.0.1:" in self.greeting, self.greeting
+        self.port = int(self.greeting.split("127.0.0.1:")[1].split(";")[0])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Live:
+        return self
+
+    def stop(self) -> str:
+        """End it as people do; what it has said since its greeting."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(PATIENCE) == -signal.SIGTERM
+        return self.process.stdout.read() + self.process.stderr.read()
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def fuzz(live: Live, cases: int) -> Counter[int]:
+    """How often each status was answered to about `cases` requests that schemathesis makes of the
+    OpenAPI, good and bad; an answer that the OpenAPI does not have, or a 5xx, raises."""
+    told = httpx2.get(f"{live.url}/openapi.json", timeout=PATIENCE).json()
+    operations = [found.ok() for found in schemathesis.openapi.from_dict(told).get_all_operations()]
+    takes_nothing = [op for op in operations if not op.body and "{" not in op.path]
+    statuses: Counter[int] = Counter()
+
+    def send(case) -> None:
+        answer = case.call(base_url=live.url, timeout=PATIENCE)
+        statuses[answer.status_code] += 1
+        case.validate_response(answer, checks=CHECKS)
+
+    positive, negative = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+    for operation in takes_nothing:
+        run = settings(max_examples=1, deadline=None, database=None, derandomize=True)
+        run(given(case=operation.as_strategy(generation_mode=positive))(send))()
+    # Any text may be an id: where there is no body, there is nothing to get wrong.
+    jobs = [(operation, positive) for operation in operations if operation not in takes_nothing]
+    jobs += [(operation, negative) for operation, _ in jobs if operation.body]
+    turn = 0
+    while statuses.total() < cases:  # fewer than asked for where nothing new is found
+        turn += 1
+        wanted = -(-(cases - statuses.total()) // len(jobs))
+        for operation, mode in jobs:
+            run = settings(max_examples=wanted, deadline=None, database=None,
+                           suppress_health_check=list(HealthCheck))  # fmt: skip
+            run(seed(turn)(given(case=operation.as_strategy(generation_mode=mode))(send)))()
+    return statuses

@@ -1,0 +1,1151 @@
+"""A run folder is whole or refused: round trips, damage, malice, and trouble while writing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import resource
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from llpauc import cli
+from llpauc.data.interactions import IdMap
+from llpauc.errors import InputError
+from llpauc.recommend import Recommender
+from llpauc.storage import atomic_folder, run_folder
+from llpauc.storage.run_folder import SavedRun
+from tests.datasets import mounted, random_split
+
+TRAIN = random_split(5, n_users=14, n_items=17, events=160).train
+QUICK = {"epochs": 2, "dimensions": 5, "negatives": 4, "batch_size": 32, "init_scale": 0.3}
+RUNS = {
+    "mf": QUICK,
+    "mf-cosine-bias": QUICK | {"score": "cosine", "item_bias": True},
+    "lightgcn": QUICK | {"loss": "bpr"},
+    "itemsum": QUICK | {"loss": "bce", "item_bias": True},
+    "itemsum-cosine": QUICK | {"loss": "sl"},
+    "popularity": {},
+    "itemknn": {"neighbours": 4},
+    "ease": {"regularization": 20.0},
+}
+FILES = ("tensors.safetensors", "users.parquet", "items.parquet", "meta.json", "metrics.jsonl")
+ALL_FILES = (*FILES, "manifest.json")
+SHARES = (0.0, 0.01, 0.5, 0.99)
+KEPT = sorted((Path(__file__).parents[1] / "artifacts").glob("format-*"))
+
+
+def an_artifact(seed: int = 0) -> SavedRun:
+    rng = np.random.default_rng(seed)
+    return SavedRun(
+        {
+            "vectors": rng.standard_normal((6, 4)).astype(np.float32),
+            "starts": rng.integers(0, 9, 7),
+        },
+        IdMap.of([f"user-{seed}-{u}" for u in range(6)]),
+        IdMap.of(np.arange(9) + 100 * seed),
+        {"seed": seed, "note": "ø"},
+        {"metrics.jsonl": f'{{"epoch": {seed}}}\n'},
+    )
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def same(one: SavedRun, other: SavedRun) -> bool:
+    """Bit for bit; NaN is NaN."""
+
+    def bits(a: SavedRun) -> dict:
+        return {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in a.tensors.items()}
+
+    return bits(one) == bits(other) and (
+        (one.user_ids, one.item_ids, dict(one.meta), dict(one.extra))
+        == (other.user_ids, other.item_ids, dict(other.meta), dict(other.extra))
+    )
+
+
+def refusal(folder: Path, load=run_folder.load) -> str:
+    """The message with which loading is refused: one line, at once."""
+    begun = time.perf_counter()
+    with pytest.raises(InputError) as caught:
+        load(folder)
+    assert time.perf_counter() - begun < 1
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def manifest_of(folder: Path) -> dict:
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+
+
+def put_manifest(folder: Path, manifest: dict) -> None:
+    """With the checksum that belongs to it."""
+    said = {key: value for key, value in manifest.items() if key != "sha256"}
+    seal = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    text = json.dumps({**said, "sha256": seal})
+    (folder / "manifest.json").write_text(text, encoding="utf-8")
+
+
+def forge(folder: Path, **new: bytes) -> None:
+    """Put other files in place and make the manifest agree, as somebody hostile would."""
+    manifest = manifest_of(folder)
+    for name, data in new.items():
+        (folder / name).write_bytes(data)
+        manifest["files"][name] = {
+            "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)
+        }  # fmt: skip
+    put_manifest(folder, manifest)
+
+
+def flip(path: Path, byte: int, bit: int) -> None:
+    """In place: emptying the file first would make the file system flush it, 20 times as slow."""
+    with path.open("r+b") as file:
+        file.seek(byte)
+        (value,) = file.read(1)
+        file.seek(byte)
+        file.write(bytes([value ^ 1 << bit]))
+
+
+FSYNC = os.fsync
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_waiting_for_the_disk():
+    """Whether and when it is asked to flush is tested; that it does is the disk's own matter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    """Runs to take copies of."""
+    folder = tmp_path_factory.mktemp("saved")
+    run_folder.save(an_artifact(), folder / "plain")
+    for model in ("mf", "ease", "itemknn"):
+        Recommender(model=model, **RUNS[model]).fit(TRAIN).save(folder / model)
+    return folder
+
+
+@pytest.fixture
+def run(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved / "plain", tmp_path / "run"))
+
+
+# --- there and back ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_model_comes_back_bit_for_bit(name, tmp_path):
+    made = Recommender(model=name.split("-")[0], **RUNS[name]).fit(TRAIN)
+    made.save(tmp_path / "run", data="events.csv")
+    read = run_folder.load(tmp_path / "run")
+    tensors = made.fitted.tensors()
+    assert set(read.tensors) == set(tensors)
+    for key, value in tensors.items():
+        assert read.tensors[key].dtype == value.dtype
+        assert read.tensors[key].shape == value.shape
+        assert read.tensors[key].tobytes() == np.ascontiguousarray(value).tobytes()
+    assert (read.user_ids, read.item_ids) == (TRAIN.user_ids, TRAIN.item_ids)
+    assert read.meta == {"params": made.get_params(), "data": "events.csv"}
+    epochs = [json.loads(line) for line in read.extra["metrics.jsonl"].splitlines()]
+    assert [e["number"] for e in epochs] == ([1, 2] if RUNS[name].get("epochs") else [])
+    back = Recommender.load(tmp_path / "run")
+    assert back.get_params() == made.get_params()
+    back.save(tmp_path / "again", data="events.csv")
+    for file in ("tensors.safetensors", "users.parquet", "items.parquet", "meta.json"):
+        assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
+
+
+def test_the_same_artifact_gives_the_same_bytes(tmp_path):
+    folders = [run_folder.save(an_artifact(3), tmp_path / name) for name in ("a", "b")]
+    assert content(folders[0]) == content(folders[1])
+    assert set(content(folders[0])) == set(ALL_FILES)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [-5, 0, 7, 2**63 - 1],
+        [0, 2**63 + 5, 2**64 - 1],
+        [2**64 + 7, 7],  # too large for any integer type: text
+        ["007", "7", "1.0", "1", "NaN", "null", " ", "a\tb", 'say "hi"', "line\nline", "\x00"],
+        ["ø", "e\u0301", "\u00e9", "日本", "🎬", "\u202eabc", "x" * 10_000],
+        ["only"],
+    ],
+    ids=["int64", "uint64", "huge", "lookalikes", "unicode", "one"],
+)
+def test_ids_come_back_as_they_were(ids, tmp_path):
+    map_ = IdMap.of(ids)
+    run_folder.save(SavedRun({}, map_, map_, {}, {}), tmp_path / "run")
+    back = run_folder.load(tmp_path / "run")
+    assert back.user_ids == back.item_ids == map_
+    expected = [str(i) for i in ids] if map_.kind == "string" else ids
+    assert list(back.user_ids) == expected
+    assert back.user_ids.indices(ids).tolist() == list(range(len(ids)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.one_of(
+        st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1),
+        st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1),
+        st.lists(st.integers(0, 2**64 - 1), min_size=1),
+    )
+)
+def test_any_ids_come_back(ids):
+    map_ = IdMap.of(ids)
+    with tempfile.TemporaryDirectory() as folder:
+        run_folder.save(SavedRun({}, map_, IdMap.of(["x"]), {}, {}), Path(folder) / "run")
+        assert run_folder.load(Path(folder) / "run").user_ids == map_
+
+
+def test_arrays_of_every_shape_order_and_type(tmp_path):
+    nans = np.array([0x7FC00001, 0xFFC00002, 0x80000000, 1], np.uint32).view(np.float32)
+    tensors = {
+        "empty": np.zeros((0, 3), np.float32),
+        "nothing": np.zeros(0, np.float32),
+        "scalar": np.array(3.5),
+        "backwards": np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4)),
+        "every other": np.arange(10, dtype=np.int64)[::2],
+        "odd bits": nans,
+        "int32": np.array([-1, 2**31 - 1], np.int32),
+        "bool": np.array([True, False]),
+    }
+    artifact = SavedRun(tensors, IdMap.of(["u"]), IdMap.of(["i"]), {}, {})
+    run_folder.save(artifact, tmp_path / "run")
+    back = run_folder.load(tmp_path / "run")
+    for name, value in tensors.items():
+        assert back.tensors[name].shape == value.shape
+        assert back.tensors[name].tobytes() == value.tobytes()
+    # Kernels are compiled for arrays that can be written: those of a loaded run are no others.
+    assert all(value.flags.writeable for value in back.tensors.values())
+
+
+def test_numpy_numbers_and_paths_are_kept_as_plain_json(tmp_path):
+    meta = {"epochs": np.int64(3), "lr": np.float32(0.5), "on": np.True_, "data": Path("a/b.csv")}
+    run_folder.save(SavedRun({}, IdMap.of([1]), IdMap.of([1]), meta, {}), tmp_path / "run")
+    assert run_folder.load(tmp_path / "run").meta == {
+        "epochs": 3, "lr": 0.5, "on": True, "data": os.path.join("a", "b.csv")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["id=5", "a b", "ø", "-x", "%20", "s3:x", "x" * 200])
+def test_a_folder_may_be_called_anything(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_folder.save(an_artifact(), name)
+    assert same(run_folder.load(name), an_artifact())
+
+
+def test_the_current_folder_can_be_the_run(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    run_folder.save(an_artifact(), ".")
+    assert same(run_folder.load(tmp_path / "here"), an_artifact())
+    assert os.listdir(tmp_path) == ["here"]
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_a_truncated_file_is_named(name, share, run):
+    data = (run / name).read_bytes()
+    (run / name).write_bytes(data[: int(share * len(data))])
+    said = refusal(run)
+    assert name in said
+    assert "damaged" in said
+
+
+def test_two_hundred_bit_flips_are_two_hundred_refusals(saved, tmp_path):
+    run = Path(shutil.copytree(saved / "mf", tmp_path / "run"))
+    whole = content(run)
+    places = [(name, byte) for name, data in whole.items() for byte in range(len(data))]
+    rng = np.random.default_rng(0)
+    detected, hit = 0, set()
+    for place, bit in zip(rng.integers(0, len(places), 200), rng.integers(0, 8, 200), strict=True):
+        name, byte = places[place]
+        flip(run / name, byte, int(bit))
+        said = refusal(run, Recommender.load)
+        detected += name in said
+        hit.add(name)
+        flip(run / name, byte, int(bit))
+    assert detected == 200
+    assert {"tensors.safetensors", "users.parquet", "manifest.json", "config.toml"} <= hit
+    assert content(run) == whole
+    Recommender.load(run)
+
+
+def test_every_single_bit_of_the_manifest_counts_and_the_manifest_is_named(run):
+    path = run / "manifest.json"
+    unnoticed = []
+    for place in range(8 * path.stat().st_size):
+        flip(path, *divmod(place, 8))
+        try:
+            run_folder.load(run)
+            unnoticed.append(place)
+        except InputError as error:
+            if "manifest.json" not in str(error):
+                unnoticed.append(place)
+        flip(path, *divmod(place, 8))
+    assert not unnoticed
+    assert same(run_folder.load(run), an_artifact())
+
+
+def test_bits_of_a_manifest_without_a_checksum_count_too(tmp_path):
+    """That of format 1: each of its bits must matter by itself."""
+    kept = next(folder for folder in KEPT if folder.name.startswith("format-1-"))
+    run = Path(shutil.copytree(kept / "run", tmp_path / "run"))
+    path = run / "manifest.json"
+    for place in range(0, 8 * path.stat().st_size, 7):
+        flip(path, *divmod(place, 8))
+        refusal(run)
+        flip(path, *divmod(place, 8))
+    run_folder.load(run)
+
+
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_a_deleted_file_is_named(name, run):
+    (run / name).unlink()
+    assert name in refusal(run)
+
+
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_a_file_of_another_run_is_refused(name, run, tmp_path):
+    other = run_folder.save(an_artifact(1), tmp_path / "other")
+    (run / name).write_bytes((other / name).read_bytes())
+    said = refusal(run)
+    assert name in said or name == "manifest.json"  # which is sound, and the others do not match
+    assert "the file is damaged" in said
+
+
+def test_two_files_that_have_changed_places_are_refused(run):
+    os.rename(run / "users.parquet", run / "kept")
+    os.rename(run / "items.parquet", run / "users.parquet")
+    os.rename(run / "kept", run / "items.parquet")
+    assert ".parquet" in refusal(run)
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+@pytest.mark.parametrize("name", ["notes.txt", "tensors.safetensors.bak", "a\nb", "\udcff"])
+def test_a_file_that_is_not_in_the_manifest_is_named(name, make, run):
+    make(run / name)
+    assert f"holds {name!r}, which is not in the manifest" in refusal(run)
+    with pytest.raises(InputError, match="would be lost; move it away or choose another folder"):
+        run_folder.save(an_artifact(1), run)
+    assert name in os.listdir(run)
+
+
+def test_what_the_system_leaves_there_is_let_be(run):
+    (run / ".DS_Store").write_bytes(b"x")
+    assert same(run_folder.load(run), an_artifact())
+    with pytest.raises(InputError, match=r"holds \.DS_Store, which the run there does not list"):
+        run_folder.save(an_artifact(1), run)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_glance_finds_what_is_missing_short_or_too_much(name, run):
+    seen = run_folder.summarize(run)
+    assert (seen.meta, seen.extra) == (an_artifact().meta, an_artifact().extra)
+    assert seen.size == sum((run / file).stat().st_size for file in FILES)
+    data = (run / name).read_bytes()
+    (run / name).write_bytes(data[:-1])
+    assert name in refusal(run, run_folder.summarize)
+    (run / name).unlink()
+    assert name in refusal(run, run_folder.summarize)
+    (run / name).write_bytes(data)
+    flip(run / name, len(data) // 2, 3)
+    assert name in refusal(run, lambda folder: run_folder.summarize(folder, verify=True))
+    if name.endswith((".safetensors", ".parquet")):  # not read, which is what makes it quick
+        run_folder.summarize(run)
+
+
+# --- formats -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
+def test_a_kept_artefact_loads_and_recommends_what_it_did(folder):
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+    recommender = Recommender.load(folder / "run")
+    items, scores = recommender.recommend(expected["users"], k=len(expected["items"][0]))
+    assert items.tolist() == expected["items"]
+    np.testing.assert_allclose(scores, expected["scores"], rtol=1e-5, atol=1e-5)
+    has = expected["fold_in"]
+    items, scores = recommender.fold_in(has["has"], k=len(has["items"]))
+    assert items.tolist() == has["items"]
+    np.testing.assert_allclose(scores, has["scores"], rtol=1e-5, atol=1e-5)
+
+
+def test_artefacts_of_every_format_are_kept():
+    models = {folder.name: json.loads((folder / "run" / "manifest.json").read_text())["format"]
+              for folder in KEPT}  # fmt: skip
+    assert models == {
+        f"format-{format}-{model}": format
+        for format in range(1, run_folder.FORMAT + 1)
+        for model in ("mf", "lightgcn", "ease")
+    }
+
+
+def test_what_is_no_run(tmp_path):
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    (tmp_path / "empty").mkdir()
+    said = {
+        "file": "is no run folder but a file; llpauc train makes a run of events",
+        "empty": "is no run folder: it has no manifest.json",
+        "nowhere": "is no run folder: there is nothing of that name; llpauc runs lists those there"
+        " are",
+    }
+    for name, words in said.items():
+        assert refusal(tmp_path / name).endswith(words)
+
+
+# --- malice --------------------------------------------------------------------------------------
+
+
+class Canary:
+    """Unpickling it writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.write_text, (self.path, "executed"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pickle_is_never_executed(name, run, tmp_path):
+    canary = tmp_path / "canary"
+    data = pickle.dumps(Canary(canary))
+    pickle.loads(data)
+    assert canary.exists()  # it does sing
+    canary.unlink()
+    forge(run, **{name: data})
+    for load in (run_folder.load, Recommender.load):
+        said = refusal(run, load)
+        assert name in said
+        assert "cannot be read" in said
+    assert not canary.exists()
+
+
+def header(entries: dict, length: int | None = None, body: bytes = b"") -> bytes:
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + body
+
+
+HOSTILE_TENSORS = {
+    "empty": b"",
+    "header of 2^62": header({}, 2**62),
+    "header of 2^64 - 1": header({}, 2**64 - 1),
+    "10 GB claimed": header(
+        {"x": {"dtype": "F32", "shape": [2_500_000_000], "data_offsets": [0, 10**10]}}, body=b"1234"
+    ),
+    "10 GB in 4 bytes": header(
+        {"x": {"dtype": "F32", "shape": [2_500_000_000], "data_offsets": [0, 4]}}, body=b"1234"
+    ),
+    "overlapping": header(
+        {
+            "x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+            "y": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]},
+        },
+        body=bytes(12),
+    ),
+    "overflowing shape": header(
+        {"x": {"dtype": "F32", "shape": [2**63, 2**63], "data_offsets": [0, 4]}}, body=bytes(4)
+    ),
+    "unknown type": header(
+        {"x": {"dtype": "OBJECT", "shape": [1], "data_offsets": [0, 8]}}, body=bytes(8)
+    ),
+    "type NumPy lacks": header(
+        {"x": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}, body=bytes(1)
+    ),
+    "deep header": struct.pack("<Q", 100_000) + b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_TENSORS)
+def test_hostile_tensors_are_refused_at_once(name, run):
+    forge(run, **{"tensors.safetensors": HOSTILE_TENSORS[name]})
+    assert "tensors.safetensors" in refusal(run)
+
+
+def parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
+
+
+GOOD_IDS = parquet(pa.table({"id": [f"user-{i}" for i in range(500)]}))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("users.parquet", b"PAR1"),
+        ("users.parquet", GOOD_IDS[:-20] + bytes(20)),
+        ("users.parquet", GOOD_IDS[:40] + bytes(100) + GOOD_IDS[140:]),  # a page, not the footer
+        ("users.parquet", parquet(pa.table({"name": ["a"]}))),
+        ("items.parquet", parquet(pa.table({"id": [0.5]}))),
+        ("items.parquet", parquet(pa.table({"id": ["a", None]}))),
+        ("items.parquet", parquet(pa.table({"id": [["a"]]}))),
+        ("meta.json", b"[" * 200_000),
+        ("meta.json", b'{"a":' * 200_000),
+        ("meta.json", b"[1, 2]"),
+        ("meta.json", b"\xff\xfe"),
+        ("metrics.jsonl", b"\xff\xfe"),
+    ],
+)
+def test_files_that_match_the_manifest_but_are_not_ours(name, data, run):
+    forge(run, **{name: data})
+    said = refusal(run)
+    assert name in said
+    assert "cannot be read" in said
+
+
+BAD_NAMES = (
+    "../secret", "run/../../secret", "{absolute}", "a/b", "", ".", "..", "..\\secret", ".hidden",
+    "a\0b", "x" * 300, "\ud800", "tensors.safetensors/", "a\nb",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_names_that_lead_elsewhere_are_refused_unread(name, run, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("42", encoding="utf-8")
+    manifest = manifest_of(run)
+    manifest["files"][name.format(absolute=secret)] = {
+        "sha256": hashlib.sha256(b"42").hexdigest(), "bytes": 2
+    }  # fmt: skip
+    put_manifest(run, manifest)
+    assert "is no plain file name" in refusal(run)
+
+
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_links_are_refused_even_to_the_right_content(name, run, tmp_path):
+    (run / name).rename(tmp_path / "elsewhere")
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    assert name in refusal(run)
+
+
+@pytest.mark.parametrize("name", ALL_FILES)
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_refused_and_nobody_waits(name, make, run):
+    (run / name).unlink()
+    make(run / name)
+    assert name in refusal(run)
+
+
+def test_a_link_to_a_run_is_a_run(run, tmp_path):
+    (tmp_path / "latest").symlink_to(run)
+    assert same(run_folder.load(tmp_path / "latest"), an_artifact())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b"\x80\x04.", "is not JSON"),
+        (b"[" * 500_000, "is not JSON"),
+        (b'{"a":' * 150_000, "is not JSON"),
+        (b" " * (1 << 20) + b"{}", "larger than a manifest can be"),
+        (b"[]", "is not the manifest of a run"),
+        (b"3", "is not the manifest of a run"),
+        (b"{}", "is not the manifest of a run"),
+        (b'{"kind": "other", "format": 1, "files": {}}', "is not the manifest of a run"),
+        (b'{"kind": "llpauc run"}', "has format None, this version reads 1, 2"),
+        (b'{"kind": "llpauc run", "format": 3, "files": {}}',
+         "has format 3, this version reads 1, 2; a newer llpauc wrote it, and reads it"),
+        (b'{"kind": "llpauc run", "format": "1", "files": {}}', "has format '1'"),
+        (b'{"kind": "llpauc run", "format": true, "files": {}}', "has format True"),
+        (b'{"kind": "llpauc run", "format": [' + b"9," * 9999 + b"9]}", "has format [9, 9, "),
+        (b'{"kind": "llpauc run", "format": 2, "files": {}}', "does not match its own SHA-256"),
+        (b'{"kind": "llpauc run", "format": 2, "files": {}, "sha256": null}', "its own SHA-256"),
+        (b'{"kind": "llpauc run", "format": 1, "files": {}, "sha256": "x"}', "its own SHA-256"),
+        (b'{"kind": "llpauc run", "format": 2, "sha256": "", "files": {"a": '
+         + b'{"a":' * 900 + b"1" + b"}" * 901 + b"}", "its own SHA-256"),
+        (b'{"kind": "llpauc run", "format": 1}', "lists no files"),
+        (b'{"kind": "llpauc run", "format": 1, "files": ["meta.json"]}', "lists no files"),
+        (b'{"kind": "llpauc run", "format": 1, "files": {"meta.json": 3}}', "lists no files"),
+        (b'{"kind": "llpauc run", "format": 1, "files": {}}',
+         "does not list items.parquet, meta.json, tensors.safetensors, users.parquet"),
+    ],
+)  # fmt: skip
+def test_bad_manifests(text, said, run):
+    (run / "manifest.json").write_bytes(text)
+    assert said in refusal(run)
+
+
+@pytest.mark.parametrize("value", [None, 3, [], {}, "", True, "A" * 64])
+@pytest.mark.parametrize("key", ["sha256", "bytes"])
+def test_a_manifest_entry_of_the_wrong_kind(key, value, run):
+    manifest = manifest_of(run)
+    manifest["files"]["meta.json"][key] = value
+    put_manifest(run, manifest)
+    assert "meta.json" in refusal(run)
+    del manifest["files"]["meta.json"][key]
+    put_manifest(run, manifest)
+    assert "meta.json" in refusal(run)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        None, [], {"model": "os.system"}, {"model": "mf", "self": 1}, {"model": ["mf"]},
+        {"model": "mf", "hold_out": "x"}, {"model": "mf", "temperature": "x"},
+        {"model": "mf", "loss": "llpauc", "__class__": "x"}, {"model": "mf", "dimensions": 0},
+    ],
+)  # fmt: skip
+def test_forged_parameters_are_refused(params, saved, tmp_path):
+    run = Path(shutil.copytree(saved / "mf", tmp_path / "run"))
+    forge(run, **{"meta.json": json.dumps({"params": params}).encode()})
+    assert "run: " in refusal(run, Recommender.load)
+
+
+def without(name):
+    return lambda tensors: tensors.pop(name)
+
+
+def put(name, value):
+    return lambda tensors: tensors.__setitem__(name, value)
+
+
+@pytest.mark.parametrize(
+    ("model", "change"),
+    [
+        ("mf", without("fallback")),
+        ("mf", without("item_vectors")),
+        ("mf", without("history_rows")),
+        ("mf", put("fallback", np.zeros(3, np.float32))),
+        ("mf", put("user_vectors", np.zeros((3, 5), np.float32))),
+        ("mf", put("user_vectors", np.zeros(14, np.float32))),
+        ("mf", put("user_vectors", np.zeros((14, 4), np.float32))),
+        ("mf", put("history_rows", np.zeros((3, 5), np.float32))),
+        ("mf", put("history_rows", np.zeros((17, 3), np.float32))),
+        ("mf", put("histories.columns", np.full(3, 10**6, np.int32))),
+        ("mf", put("histories.starts", np.arange(15))),
+        ("mf", put("histories.starts", np.arange(15) * -1)),
+        ("mf", put("histories.starts", np.zeros(0, np.int64))),
+        ("mf", put("histories.starts", np.zeros((15, 1), np.int64))),
+        ("ease", put("item_weights", np.zeros((3, 3), np.float32))),
+        ("itemknn", put("neighbours.starts", np.zeros(3, np.int64))),
+        ("itemknn", without("neighbours.values")),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_refused(model, change, saved, tmp_path):
+    run = Path(shutil.copytree(saved / model, tmp_path / "run"))
+    tensors = dict(run_folder.load(run).tensors)
+    change(tensors)
+    save_file(tensors, tmp_path / "forged")
+    forge(run, **{"tensors.safetensors": (tmp_path / "forged").read_bytes()})
+    said = refusal(run, Recommender.load)
+    assert "the saved arrays do not fit together" in said
+    assert str(run) in said
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def test_a_new_run_takes_the_place_of_the_old_one_and_nothing_is_left(tmp_path):
+    target = tmp_path / "runs" / "best"
+    first = an_artifact(0)
+    first = SavedRun(*list(first.__dict__.values())[:4], {"old.txt": "old"})
+    run_folder.save(first, target)
+    run_folder.save(an_artifact(1), target)
+    assert same(run_folder.load(target), an_artifact(1))
+    assert set(content(target)) == set(ALL_FILES)
+    assert os.listdir(tmp_path) == ["runs"]
+    assert os.listdir(tmp_path / "runs") == ["best"]
+
+
+def test_a_run_of_another_format_is_replaced_all_the_same(run):
+    manifest = manifest_of(run)
+    put_manifest(run, manifest | {"format": 99})
+    run_folder.save(an_artifact(1), run)
+    assert same(run_folder.load(run), an_artifact(1))
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    (tmp_path / "run").mkdir()
+    run_folder.save(an_artifact(), tmp_path / "run")
+    assert same(run_folder.load(tmp_path / "run"), an_artifact())
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"thesis.tex": b"years"},
+        {"manifest.json": b'{"name": "my web app", "icons": []}', "index.html": b"<p>"},
+        {"manifest.json": b"not JSON", "thesis.tex": b"years"},
+        {".git": b"x"},
+    ],
+)
+def test_a_folder_of_somebody_else_is_refused_and_untouched(files, tmp_path):
+    target = tmp_path / "precious"
+    target.mkdir()
+    for name, data in files.items():
+        (target / name).write_bytes(data)
+    with pytest.raises(InputError, match="precious is not empty and is no run of ours; choose ano"):
+        run_folder.save(an_artifact(), target)
+    assert content(target) == files
+    assert os.listdir(tmp_path) == ["precious"]
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(InputError, match="file is no folder; choose another name"):
+        run_folder.save(an_artifact(), tmp_path / "file")
+    assert content(tmp_path) == {"file": b"x"}
+
+
+def test_a_link_keeps_pointing_and_its_run_is_replaced(run, tmp_path):
+    (tmp_path / "latest").symlink_to("run")
+    run_folder.save(an_artifact(1), tmp_path / "latest")
+    assert (tmp_path / "latest").is_symlink()
+    assert same(run_folder.load(run), an_artifact(1))
+    assert sorted(os.listdir(tmp_path)) == ["latest", "run"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_who_may_look_is_for_the_umask_to_say(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        run_folder.save(an_artifact(), tmp_path / "run")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o777 & ~mask
+
+
+def nth(function, n, error):
+    """`function` with its n-th call (from 1) failing; with n < 0 the call after |n| ones and on."""
+    calls = 0
+
+    def wrapped(*args, **keywords):
+        nonlocal calls
+        calls += 1
+        if calls == n or (n < 0 and calls > -n):
+            raise error
+        return function(*args, **keywords)
+
+    return wrapped
+
+
+# Every system call or library on the way, at its first, second, ... call. The last fsync is that of
+# the folder around the run, when the new one is in place already.
+TROUBLE = [
+    ("run_folder.Path.mkdir", 2),
+    ("run_folder.save_file", 1),
+    ("run_folder.pq.write_table", 1),
+    ("run_folder.pq.write_table", 2),
+    *[("run_folder.Path.write_text", n) for n in (1, 2, 3)],
+    ("run_folder._digest", 3),
+    *[("run_folder.os.fsync", n) for n in range(1, 9)],
+]
+IN_PLACE = {
+    "new": [("run_folder.os.rename", 1)],
+    "exchanged": [("atomic_folder._exchange", 1)],
+    "renamed": [("run_folder.os.rename", 1), ("run_folder.os.rename", 2)],
+}
+
+
+@pytest.fixture
+def without_exchange(monkeypatch):
+    """A system that cannot let two folders change places."""
+    monkeypatch.setattr(atomic_folder, "_exchange", lambda one, other: False)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()],
+                         ids=["full disk", "ctrl-c"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "n", "way"),
+    [(place, n, way) for way, own in IN_PLACE.items() for place, n in (*TROUBLE, *own)],
+)
+def test_trouble_anywhere_leaves_the_old_run_or_nothing(
+    place, n, way, error, saved, tmp_path, monkeypatch
+):
+    target = tmp_path / "run"
+    if way != "new":
+        shutil.copytree(saved / "plain", target)
+    if way == "renamed":
+        monkeypatch.setattr(atomic_folder, "_exchange", lambda one, other: False)
+    before = content(tmp_path)
+    module, _, name = place.rpartition(".")
+    owner = {
+        "Path": Path,
+        "pq": pq,
+        "os": os,
+        "run_folder": run_folder,
+        "atomic_folder": atomic_folder,
+    }[module.rpartition(".")[2]]
+    monkeypatch.setattr(owner, name, nth(getattr(owner, name), n, error))
+    with pytest.raises(type(error)) as caught:
+        run_folder.save(an_artifact(1), target)
+    monkeypatch.undo()
+    if isinstance(error, OSError):  # a full disk's own error has no name, and the command line none
+        assert caught.value.filename == str(target)
+        assert "No space left on device: " in caught.value.strerror
+    if name == "fsync" and n == 8:
+        assert same(run_folder.load(target), an_artifact(1))
+    else:
+        assert content(tmp_path) == before
+    assert os.listdir(tmp_path) == (["run"] if target.exists() else [])
+
+
+@pytest.mark.parametrize("way", IN_PLACE)
+def test_the_trouble_above_is_all_there_is(way, tmp_path, monkeypatch):
+    """As many calls as TROUBLE fails one by one: a new call wants a line there."""
+    counts: dict[str, int] = {}
+
+    def counted(owner, name):
+        function = getattr(owner, name)
+
+        def wrapped(*args, **keywords):
+            counts[name] = counts.get(name, 0) + 1
+            return function(*args, **keywords)
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    if way != "new":
+        run_folder.save(an_artifact(0), tmp_path / "run")
+    if way == "renamed":
+        monkeypatch.setattr(atomic_folder, "_exchange", lambda one, other: False)
+    for owner, name in ((os, "fsync"), (os, "rename"), (Path, "write_text"), (pq, "write_table"),
+                        (atomic_folder, "_exchange")):  # fmt: skip
+        counted(owner, name)
+    run_folder.save(an_artifact(1), tmp_path / "run")
+    in_place = {"new": {"rename": 1}, "exchanged": {"_exchange": 1},
+                "renamed": {"_exchange": 1, "rename": 2}}[way]  # fmt: skip
+    assert counts == {"fsync": 8, "write_text": 3, "write_table": 2, **in_place}
+
+
+@pytest.mark.usefixtures("without_exchange")
+def test_the_old_run_survives_even_where_it_cannot_be_put_back(tmp_path, monkeypatch):
+    run_folder.save(an_artifact(0), tmp_path / "run")
+    monkeypatch.setattr(os, "rename", nth(os.rename, -1, OSError(5, "Input/output error")))
+    with pytest.raises(OSError, match="Input/output"):
+        run_folder.save(an_artifact(1), tmp_path / "run")
+    monkeypatch.undo()
+    (kept,) = tmp_path.iterdir()
+    assert same(run_folder.load(kept), an_artifact(0))
+
+
+@pytest.mark.parametrize("code", [38, 22, 95])  # ENOSYS, EINVAL, EOPNOTSUPP: what kernels say
+def test_where_the_system_cannot_exchange_two_renames_do(code, run, monkeypatch):
+    class Library:
+        def __init__(self, *_, **__):
+            pass
+
+        @staticmethod
+        def renameat2(*_):
+            return -1
+
+    monkeypatch.setattr(atomic_folder.ctypes, "CDLL", Library)
+    monkeypatch.setattr(atomic_folder.ctypes, "get_errno", lambda: code)
+    run_folder.save(an_artifact(1), run)
+    monkeypatch.setattr(atomic_folder.ctypes, "get_errno", lambda: 5)
+    with pytest.raises(OSError, match="Input/output error"):
+        run_folder.save(an_artifact(0), run)
+    del Library.renameat2
+    run_folder.save(an_artifact(2), run)
+    monkeypatch.undo()
+    assert same(run_folder.load(run), an_artifact(2))
+
+
+LARGE = SavedRun({"x": np.zeros(1_000_000, np.float32)}, IdMap.of([1]), IdMap.of([1]), {}, {})
+MANY = SavedRun({}, IdMap.of([f"{n}" * 9 for n in range(200_000)]), IdMap.of([1]), {}, {})
+LONG = SavedRun({}, IdMap.of([1]), IdMap.of([1]), {}, {"notes.txt": "x" * 2_000_000})
+
+
+@pytest.mark.parametrize("large", [LARGE, MANY, LONG], ids=["tensors", "ids", "text"])
+def test_a_limit_of_the_system_is_an_os_error_and_harms_nothing(large, run, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"cannot be written: File too large: '.*/run'"):
+            run_folder.save(large, run)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert same(run_folder.load(run), an_artifact())
+    assert os.listdir(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize("large", [LARGE, MANY, LONG], ids=["tensors", "ids", "text"])
+def test_a_full_disk_leaves_the_old_run_and_says_what_is_full(large, saved, tmp_path):
+    with mounted(tmp_path / "disk") as disk:
+        shutil.copytree(saved / "plain", disk / "run")
+        for name in ("run", "new"):
+            with pytest.raises(OSError, match="No space left on device") as caught:
+                run_folder.save(large, disk / name)
+            said = caught.value.strerror
+            assert caught.value.filename == str(disk / name)
+            assert said.startswith("cannot be written: No space left on device: ")
+            assert said.endswith(f" bytes are free in {disk}")
+            assert os.listdir(disk) == ["run"]
+        assert same(run_folder.load(disk / "run"), an_artifact())
+        run_folder.save(an_artifact(1), disk / "run")  # there is room for that
+        assert same(run_folder.load(disk / "run"), an_artifact(1))
+
+
+@contextmanager
+def as_nobody():
+    """Nothing is read-only for root."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_read_only_folder_keeps_its_run_and_is_named(saved):
+    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to others
+        folder = Path(place)
+        shutil.copytree(saved / "plain", folder / "run")
+        folder.chmod(0o555)
+        with as_nobody():
+            for name in ("run", "new", "new/below"):
+                with pytest.raises(OSError, match="cannot be written: Permission denied") as caught:
+                    run_folder.save(an_artifact(1), folder / name)
+                assert caught.value.filename == str(folder / name)
+            assert same(run_folder.load(folder / "run"), an_artifact())
+        assert os.listdir(folder) == ["run"]
+        folder.chmod(0o755)
+
+
+def test_a_run_that_may_not_be_read_says_so(run):
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        folder = Path(shutil.copytree(run, Path(place) / "run"))
+        (folder / "meta.json").chmod(0)
+        with as_nobody():
+            assert refusal(folder).endswith("meta.json: cannot be read: Permission denied")
+        (folder / "manifest.json").chmod(0)
+        with as_nobody():
+            assert "manifest.json: Permission denied" in refusal(folder)
+        folder.chmod(0)
+        with as_nobody():
+            assert refusal(folder).endswith("run: cannot be read: Permission denied")
+        folder.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("extra", "meta", "said"),
+    [
+        ({"../x": ""}, {}, "is no plain file name"),
+        ({"a/b": ""}, {}, "is no plain file name"),
+        ({"meta.json": ""}, {}, "meta.json is a name of the run's own"),
+        ({"manifest.json": ""}, {}, "manifest.json is a name of the run's own"),
+        ({}, {"data": {1, 2}}, r"a run cannot keep \{1, 2\}"),
+        ({}, {"data": np.zeros(2)}, "a run cannot keep array"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_anything_changes(extra, meta, said, run, tmp_path):
+    with pytest.raises(InputError, match=said):
+        run_folder.save(SavedRun({}, IdMap.of([1]), IdMap.of([1]), meta, extra), run)
+    assert same(run_folder.load(run), an_artifact())
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_every_file_is_on_the_disk_before_the_rename_and_the_folder_after(tmp_path, monkeypatch):
+    events: list[str] = []
+    rename = os.rename
+
+    def noted_fsync(handle):
+        events.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        FSYNC(handle)
+
+    def noted_rename(source, target):
+        events.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    run_folder.save(an_artifact(), tmp_path / "run")
+    at = events.index("rename")
+    assert set(ALL_FILES) == set(events[: at - 1])
+    assert events[at - 1].startswith(".run.")
+    assert events[at + 1 :] == [tmp_path.name]
+
+
+def test_what_was_checked_is_what_is_read(run, monkeypatch):
+    """A run that is replaced in the middle of loading gives one of the two, not some of each."""
+    read_tensors = run_folder.read_tensors
+
+    def replaced_meanwhile(data):
+        run_folder.save(an_artifact(1), run)
+        return read_tensors(data)
+
+    monkeypatch.setattr(run_folder, "read_tensors", replaced_meanwhile)
+    assert same(run_folder.load(run), an_artifact(0))
+    monkeypatch.undo()
+    assert same(run_folder.load(run), an_artifact(1))
+
+
+def replacing(run: Path, times: int, watch) -> None:
+    """Call `watch` again and again while one run takes the place of the other."""
+    wholes = [an_artifact(1), an_artifact(0)]
+    trouble: list[BaseException] = []
+    done = threading.Event()
+
+    def write():
+        try:
+            for n in range(times):
+                run_folder.save(wholes[n % 2], run)
+                time.sleep(2e-2)
+        except BaseException as error:
+            trouble.append(error)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while not done.is_set():
+            watch()
+            time.sleep(1e-4)  # or the writer would wait for the interpreter after each call
+    finally:
+        writer.join()
+    assert not trouble
+
+
+def slowed(function, before: float = 0.0, after: float = 0.0):
+    """With pauses, so that others get in between if they can."""
+
+    def wrapped(*args, **keywords):
+        time.sleep(before)
+        result = function(*args, **keywords)
+        time.sleep(after)
+        return result
+
+    return wrapped
+
+
+def test_a_reader_beside_a_writer_never_misses_a_run_nor_sees_a_mixture(run, monkeypatch):
+    """100 times: a missing folder or file raises here, and fails the test."""
+    wholes = [an_artifact(0), an_artifact(1)]
+    loaded = [0, 0]
+    monkeypatch.setattr(run_folder, "_open_plain", slowed(run_folder._open_plain, before=2e-4))
+
+    def watch():
+        os.stat(run)
+        seen = run_folder.load(run)
+        (which,) = [n for n, whole in enumerate(wholes) if same(seen, whole)]
+        loaded[which] += 1
+        assert run_folder.summarize(run).meta in [whole.meta for whole in wholes]
+
+    replacing(run, 100, watch)
+    assert min(loaded) > 3
+
+
+LOOK = """
+import os, sys
+looks = 0
+print("looking", flush=True)
+while not os.path.exists(sys.argv[2]):
+    os.stat(sys.argv[1])
+    looks += 1
+print(looks)
+"""
+
+
+def test_the_folder_is_there_at_every_moment(run, tmp_path, monkeypatch):
+    """Another process looks all the time; one look that finds nothing ends it."""
+    monkeypatch.setattr(os, "rename", slowed(os.rename, after=2e-3))
+    words = [sys.executable, "-S", "-c", LOOK, str(run), str(tmp_path / "done")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as look:
+        try:
+            assert look.stdout.readline() == "looking\n"
+            for n in range(100):
+                run_folder.save(an_artifact(n % 2), run)
+        finally:
+            (tmp_path / "done").touch()
+        out, err = look.communicate(timeout=60)
+    assert (look.returncode, err) == (0, "")
+    assert int(out) > 1000
+
+
+@pytest.mark.usefixtures("without_exchange")
+def test_without_exchange_a_reader_sees_a_run_or_none_but_no_mixture(run):
+    wholes = [an_artifact(0), an_artifact(1)]
+    loaded, said = 0, set()
+
+    def watch():
+        nonlocal loaded
+        try:
+            seen = run_folder.load(run)
+        except InputError as error:  # in the moment between two renames
+            said.add(str(error))
+            return
+        loaded += 1
+        assert any(same(seen, whole) for whole in wholes)
+
+    replacing(run, 30, watch)
+    assert loaded
+    assert all("is no run folder" in text or "is missing" in text for text in said)
+
+
+def test_a_run_that_is_replaced_all_the_time_is_given_up_in_the_end(run, monkeypatch):
+    tries = 0
+
+    def always(source, handle):
+        nonlocal tries
+        tries += 1
+        return True
+
+    (run / "meta.json").unlink()
+    monkeypatch.setattr(run_folder, "_is_replaced", always)
+    assert "meta.json: is missing" in refusal(run)
+    assert 1 < tries < 100
+
+
+# --- configs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lr: !!python/object/apply:os.system ['touch {canary}']",
+        "!!python/object/apply:pathlib.Path.touch [{canary}]",
+        "model = '!!python/object/apply:os.system [touch {canary}]'",
+        "model = \"__import__('os').system('touch {canary}')\"",
+        "[model]\nclass_path = 'os.system'\ninit_args = {{command = 'touch {canary}'}}",
+        "[class_path]\nos = 'system'",
+        'lr = "$(touch {canary})"',
+        "loss_options = \"rho=__import__('os').system('touch {canary}')\"",
+    ],
+)
+def test_objects_in_a_config_are_never_made(text, tmp_path, capsys):
+    canary, config = tmp_path / "canary", tmp_path / "config.toml"
+    config.write_text(text.format(canary=canary), encoding="utf-8")
+    events = tmp_path / "events.csv"
+    events.write_text("user,item\na,x\nb,y\na,y\n", encoding="utf-8")
+    try:
+        code = cli.main(
+            ["train", str(events), "--config", str(config), "--out", str(tmp_path / "r")]
+        )
+    except SystemExit as left:
+        code = left.code
+    said = capsys.readouterr().err
+    assert code == 2
+    assert "error:" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "events.csv"]

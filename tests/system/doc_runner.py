@@ -1,0 +1,213 @@
+"""Runs pages and `llpauc` commands in copies of one process that has imported everything already.
+
+To import torch and its like takes some seconds, and the pages have a hundred commands. So one
+process does it, before any thread starts, and forks for each page and each command. `llpauc` on
+the pages' PATH is a small program that has the command run there, with its own folder,
+environment, standard streams and signals.
+
+    python -m tests.system.doc_runner SOCKET
+"""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.system.doc_blocks import Block, blocks
+
+CLIENT = """#!{python} -IS
+import json, os, signal, socket, sys
+link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+link.connect({place!r})
+asked = {{"words": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}
+socket.send_fds(link, [json.dumps(asked).encode()], [0, 1, 2])
+worker = int(link.recv(64))
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, _: os.kill(worker, number))
+sys.exit(int(link.recv(64)))
+"""
+
+
+def serve(place: str) -> None:
+    """Answer until the process is ended."""
+    import_everything()
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(place)
+    listening.listen(16)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who answer
+    while True:
+        link, _ = listening.accept()
+        if os.fork() == 0:
+            listening.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _answer(link)
+        link.close()
+
+
+def import_everything() -> None:
+    import fastapi  # noqa: F401
+    import matplotlib.pyplot  # noqa: F401
+    import optuna  # noqa: F401
+    import uvicorn  # noqa: F401
+
+    import llpauc.recommend.recommender
+    import llpauc.report
+    import llpauc.research.plots
+    import llpauc.search.auto
+    import llpauc.search.tuning.tune
+    import llpauc.serving.server  # noqa: F401
+
+
+def _answer(link: socket.socket) -> None:
+    """Fork once more: one to do it, this one to wait for it and tell how it ended."""
+    message, streams, _, _ = socket.recv_fds(link, 1 << 20, 3)
+    worker = os.fork()
+    if worker == 0:
+        link.close()
+        asked = json.loads(message)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        # Anew: Python's own may believe that they are files and can seek.
+        sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        os.chdir(asked["folder"])
+        os._exit(_do(asked))
+    link.send(str(worker).encode())
+    _, status = os.waitpid(worker, 0)
+    link.send(str(os.waitstatus_to_exitcode(status) % 256).encode())
+    os._exit(0)
+
+
+def _do(asked: dict[str, Any]) -> int:
+    try:
+        if "page" in asked:
+            run_page(Path(asked["page"]))
+            code: Any = 0
+        elif "script" in asked:
+            sys.argv = [asked["script"]]
+            runpy.run_path(asked["script"], run_name="__main__")
+            code = 0
+        else:
+            from llpauc.cli import main
+
+            sys.argv = ["llpauc", *asked["words"]]
+            code = main(asked["words"])
+    except SystemExit as left:
+        code = left.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code if isinstance(code, int) else int(code is not None)
+
+
+def ask(place: str, **asked: Any) -> tuple[int, str]:
+    """Have a page or a script run; exit code and what it printed."""
+    reading, writing = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+        link.connect(place)
+        socket.send_fds(link, [json.dumps(asked).encode()], [0, writing, writing])
+        os.close(writing)
+        with os.fdopen(reading, encoding="utf-8", errors="replace") as output:
+            said = output.read()
+        link.recv(64)
+        return int(link.recv(64)), said
+
+
+# --- a page --------------------------------------------------------------------------------------
+
+
+class Page:
+    """A page under way: one namespace for its Python blocks, one port for its servers."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"__name__": "page"}
+        self.servers: list[subprocess.Popen[bytes]] = []
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = str(free.getsockname()[1])
+
+    def run(self, block: Block) -> None:
+        if block.kind == "python":
+            self._python(block)
+        else:
+            self._bash(block)
+
+    def _python(self, block: Block) -> None:
+        code = re.sub(r"(localhost|127\.0\.0\.1):8000", rf"\1:{self.port}", block.code)
+        if not code.lstrip().startswith(">>>"):
+            # Blank lines first, so that a traceback names the line of the page.
+            exec(compile("\n" * (block.line - 1) + code, str(block.page), "exec"), self.names)
+            return
+        made = doctest.DocTestParser().get_doctest(
+            code + "\n", self.names, block.where, str(block.page), block.line - 1
+        )
+        # doctest works on a copy of the names and clears it; later blocks want them.
+        runner = doctest.DocTestRunner(verbose=False)
+        runner.run(made, clear_globs=False)
+        self.names |= made.globs
+        if not runner.tries or runner.failures:
+            raise AssertionError(f"{block.where}: what is printed is not what the page says")
+
+    def _bash(self, block: Block) -> None:
+        code = re.sub(r"(localhost|127\.0\.0\.1):8000", rf"\1:{self.port}", block.code)
+        if block.background:
+            code = re.sub(r"(llpauc serve [^#\n]*)", rf"\1 --port {self.port}  ", code)
+            # Ends with the page: the shell makes way for the command.
+            self.servers.append(subprocess.Popen(["bash", "-c", f"exec {code}"]))
+            self._wait_for_server()
+            return
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], timeout=300)
+        if done.returncode:
+            raise AssertionError(f"{block.where}: exit code {done.returncode}\n{code}")
+
+    def _wait_for_server(self) -> None:
+        for _ in range(600):
+            if self.servers[-1].poll() is not None:
+                raise AssertionError("the server has ended")
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.1)
+        raise AssertionError("no answer within a minute")
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.terminate()
+            server.wait(60)
+
+
+def run_page(path: Path) -> None:
+    """Run the blocks of a page, one after the other, here."""
+    page = Page()
+    try:
+        for block in blocks(path):
+            if block.kind in ("python", "bash") and block.excuse is None:
+                start = time.perf_counter()
+                print(f"--- {block.where}", flush=True)
+                page.run(block)
+                print(f"--- {time.perf_counter() - start:.1f} s", flush=True)
+    finally:
+        page.close()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

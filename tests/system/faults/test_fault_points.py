@@ -1,0 +1,101 @@
+"""kill -9 at chosen points, and signals at random moments, of every kind of training."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+
+import pytest
+
+from tests.system.faults.runs import FaultPoint, cpu_seconds, fingerprint, start, wait_for, words
+from tests.system.faults.runs import write_events as events_in
+
+TRAININGS = [(model, loss) for model in ("mf", "lightgcn") for loss in ("llpauc", "bpr")]
+POINTS = [
+    FaultPoint("step", "before", 1),  # nothing is written yet
+    FaultPoint("step", "after", 47),
+    FaultPoint("fsync", "before", 1),  # in the write of the first checkpoint
+    FaultPoint("fsync", "after", 2 + 6 * 3),  # of the fourth
+    FaultPoint("rename", "before", 1),
+    FaultPoint("rename", "before", 3),
+    FaultPoint("rename", "after", 3),
+]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Events, and what an unbroken training of each kind makes of them."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    events = events_in(folder / "events.csv")
+    made = {}
+    for model, loss in TRAININGS:
+        out = folder / f"{model}-{loss}"
+        with start(words(events, out, *more(model, loss))) as process:
+            assert process.wait() == 0
+        made[model, loss] = fingerprint(out)
+    return events, made
+
+
+def more(model: str, loss: str) -> tuple[str, ...]:
+    return ("--model", model, "--loss", loss, "--epochs", "6")
+
+
+@pytest.mark.parametrize("training", TRAININGS, ids=str)
+def test_killed_at_every_point_it_goes_on_to_the_same_bits(training, unbroken, tmp_path):
+    events, made = unbroken
+    for place, point in enumerate(POINTS):
+        out = tmp_path / f"run{place}"
+        arguments = words(events, out, *more(*training))
+        with start(arguments, point) as process:
+            process.communicate()
+        assert process.returncode == -signal.SIGKILL, point
+        assert not out.exists()
+        with start([*arguments, "--resume"]) as process:
+            said = process.communicate()[1]
+        assert process.returncode == 0, said
+        assert fingerprint(out) == made[training], point
+    assert sorted(os.listdir(tmp_path)) == [f"run{place}" for place in range(len(POINTS))]
+    print(f"{training}: {len(POINTS)} kills, {len(POINTS)} times the same bits")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_at_random_moments(number, code, tmp_path):
+    """Before training too, where a SIGTERM ends the process as it ends any: a shell says 143."""
+    events = events_in(tmp_path / "events.csv")
+    rng, heard, worst = random.Random(code), 0, [0.0, 0.0]
+    for model, loss in TRAININGS:
+        own = (*more(model, loss), "--epochs", "60", "--checkpoint-every", "0")
+        out, whole = tmp_path / "run", tmp_path / "whole"
+        with start(words(events, whole, *own)) as process:
+            assert process.wait() == 0
+        arguments = [*words(events, out, *own), "--resume"]
+        for moment in ("Recommender(", "epoch   1", "epoch   1"):
+            with start(arguments) as process:
+                wait_for(process, moment)
+                time.sleep(rng.uniform(0, 0.1))
+                process.send_signal(number)
+                before, begun = cpu_seconds(process), time.monotonic()
+                said = process.stderr.read()
+                used = cpu_seconds(process, over=True) - before
+            if process.returncode == 0:  # it was over before
+                break
+            assert process.returncode in (code, -signal.SIGTERM), said
+            assert "Traceback" not in said
+            heard += "to go on" in said
+            worst = [max(worst[0], used), max(worst[1], time.monotonic() - begun)]
+        else:
+            with start(arguments) as process:
+                said = process.communicate()[1]
+            assert process.returncode == 0, said
+        assert fingerprint(out) == fingerprint(whole)
+        shutil.rmtree(out)
+        shutil.rmtree(whole)
+    print(f"signal {number}: {heard} times in training; out after {worst[0]:.1f} s of CPU, "
+          f"{worst[1]:.1f} s by the clock")  # fmt: skip
+    assert heard >= len(TRAININGS)
+    assert worst[0] < 5
+    # A second stop does not replace what the first one saved.
+    assert set(os.listdir(tmp_path)) <= {"events.csv", "run-interrupted"}

@@ -1,0 +1,459 @@
+"""Faults, the quick half: kills, full and read-only disks, NaN, clocks, odd data.
+
+docs/reliability.md says what is promised for each; `make faults` has the long half.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from llpauc.cli import main
+from llpauc.data.interactions import Interactions, Split
+from llpauc.errors import InputError
+from llpauc.losses import make_loss
+from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
+from llpauc.recommend import Recommender
+from llpauc.storage import run_folder
+from llpauc.training import Checkpointing, Diverged, TrainingOptions, fit
+from llpauc.training.checkpoint import Snapshot, opened
+from llpauc.training.engine import CpuEngine
+from tests.datasets import ROOT, mounted, random_split
+from tests.system.faults.runs import cpu_seconds, fingerprint, start, wait_for, words, write_events
+from tests.system.faults.saves import an_artifact
+
+PATIENCE = 120  # seconds, for a machine with much else to do
+
+
+def seed_of(folder: Path) -> int:
+    """Which of them lies there; loading checks every file."""
+    found = run_folder.load(folder)
+    np.testing.assert_array_equal(
+        found.tensors["vectors"], an_artifact(found.meta["seed"]).tensors["vectors"]
+    )
+    return int(found.meta["seed"])
+
+
+# --- kill -9 while a run is saved -----------------------------------------------------------------
+
+# Where, and whether the new run is in place by then.
+POINTS = [
+    ("run_folder.save_file", "before", 1, False),
+    ("run_folder.save_file", "after", 1, False),
+    ("pq.write_table", "after", 1, False),
+    ("Path.write_text", "after", 2, False),  # the manifest is there, nothing is flushed
+    ("os.fsync", "before", 3, False),
+    ("atomic_folder._exchange", "before", 1, False),
+    ("atomic_folder._exchange", "after", 1, True),
+    ("shutil.rmtree", "before", 1, True),
+]
+NEW = [("os.rename", "before", 1, False), ("os.rename", "after", 1, True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("point", "there"),
+    [*((point, True) for point in POINTS), *((point, False) for point in NEW)],
+    ids=str,
+)
+def test_a_save_that_is_killed_leaves_the_old_run_or_the_new_one(point, there, tmp_path):
+    """And the next save removes what the killed one left."""
+    place, when, nth, in_place = point
+    if there:
+        run_folder.save(an_artifact(0), tmp_path / "run")
+    words = [
+        sys.executable,
+        "-m",
+        "tests.system.faults.saves",
+        place,
+        when,
+        str(nth),
+        tmp_path / "run",
+    ]
+    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert told.returncode == -signal.SIGKILL, told.stderr
+    if in_place or there:
+        assert seed_of(tmp_path / "run") == (1 if in_place else 0)
+    else:
+        assert not (tmp_path / "run").exists()
+    left = [path.name for path in tmp_path.iterdir() if path.name != "run"]
+    assert all(name.startswith(".run.") for name in left)
+    assert left or place == "os.rename"
+    run_folder.save(an_artifact(2), tmp_path / "run")
+    assert seed_of(tmp_path / "run") == 2
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_what_a_living_process_writes_is_no_leftover(tmp_path):
+    """Nor is a folder that only looks a little like one."""
+    others = [".run.old", ".run.0123456789ab.old", ".run.XYZ456789abc", "run.0123456789ab"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    with run_folder.workplace(tmp_path / "run") as work:
+        (work / "half").write_text("written")
+        run_folder.save(an_artifact(1), tmp_path / "run")
+        assert (work / "half").read_text() == "written"
+    assert sorted(os.listdir(tmp_path)) == sorted([*others, "run"])
+
+
+def test_many_writers_of_one_run_leave_one_whole_run(tmp_path):
+    trouble: list[BaseException] = []
+
+    def write(seed: int) -> None:
+        try:
+            for _ in range(10):
+                run_folder.save(an_artifact(seed), tmp_path / "run")
+                assert seed_of(tmp_path / "run") in range(4)
+        except BaseException as error:
+            trouble.append(error)
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert not trouble
+    assert os.listdir(tmp_path) == ["run"]
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_is_obeyed_in_five_seconds_and_resumed_from_to_the_same_bits(
+    number, code, tmp_path, capfd
+):
+    events = write_events(tmp_path / "events.csv")
+    more = ("--epochs", "40", "--checkpoint-every", "0")
+    out = tmp_path / "run"
+    with start(words(events, out, *more)) as process:
+        wait_for(process, "epoch   2")
+        process.send_signal(number)
+        before = cpu_seconds(process)
+        said = process.stderr.read()
+        # Of its own time: the machine may have much else to do.
+        assert cpu_seconds(process, over=True) - before < 5
+    assert process.returncode == code, said
+    assert len(list((tmp_path / "run.checkpoint").glob("0*"))) == 1
+    assert main(words(events, out, *more, "--resume")) == 0
+    assert "going on from" in capfd.readouterr().err
+    assert main(words(events, tmp_path / "whole", *more)) == 0
+    assert fingerprint(out) == fingerprint(tmp_path / "whole")
+    assert sorted(os.listdir(tmp_path)) == ["events.csv", "run", "whole"]
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+def remount(folder: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
+
+
+LARGE = ("--dimensions", "512", "--epochs", "1", "--negatives", "2")  # a run of 1.1 MB
+
+
+def said(capfd) -> str:
+    told = capfd.readouterr().err
+    assert "Traceback" not in told
+    return str(told.splitlines()[-1])
+
+
+def test_training_onto_a_full_disk_keeps_the_run_that_is_there(tmp_path, capfd):
+    events = write_events(tmp_path / "events.csv", users=400, items=150)
+    with mounted(tmp_path / "disk") as disk:
+        Recommender(model="popularity").fit(random_split(1).train).save(disk / "run")
+        before = (disk / "run" / "manifest.json").read_bytes()
+        assert main(["train", str(events), "--out", str(disk / "run"), *LARGE]) == 1
+        line = said(capfd)
+        assert f"{disk / 'run'}: cannot be written: No space left on device: " in line
+        assert f"bytes are free in {disk}" in line
+        assert (disk / "run" / "manifest.json").read_bytes() == before
+        Recommender.load(disk / "run")
+        assert os.listdir(disk) == ["run"]
+
+
+def test_checkpoints_onto_a_full_and_then_a_read_only_disk(tmp_path):
+    """The one before stays whole, nothing half-written is left, and it is told once each."""
+    small, large = ({"w": {"x": np.ones(n, np.float32)}} for n in (50_000, 400_000))
+    with mounted(tmp_path / "disk") as disk:
+        told: list[str] = []
+        with opened(Checkpointing(disk / "c", tell=told.append)) as kept:
+            assert kept.save(Snapshot(small, {"n": 1}))
+            for _ in range(2):
+                assert not kept.save(Snapshot(large))
+                assert sorted(os.listdir(disk / "c")) == ["000001", "lock"]
+            assert kept.save(Snapshot(small, {"n": 2}))
+        assert len(told) == 1
+        assert "No space left on device" in told[0]
+        remount(disk, "ro")
+        with opened(Checkpointing(disk / "c", tell=told.append)) as kept:
+            assert kept is None
+        assert "Read-only file system" in told[1]
+        assert "training goes on without" in told[1]
+        with (
+            pytest.raises(InputError, match=r"cannot go on from .*Read-only file system"),
+            opened(Checkpointing(disk / "c", if_there="resume")),
+        ):
+            pass
+        found = [run_folder.load(disk / "c" / name).meta["n"] for name in ("000001", "000002")]
+        assert found == [1, 2]
+
+
+def test_a_read_only_disk_is_told_before_the_work(tmp_path, capfd):
+    events = write_events(tmp_path / "events.csv")
+    with mounted(tmp_path / "disk") as disk:
+        run = Recommender(model="popularity").fit(random_split(1).train).save(disk / "run")
+        remount(disk, "ro")
+        for words in (
+            ["train", events, "--out", run],
+            ["recommend", run, "--out", disk / "lists.csv"],
+            ["data", "split", events, disk / "parts"],
+            ["report", run, "--out", disk / "report.html"],
+        ):
+            assert main([str(word) for word in words]) == 2, words
+            assert f"{disk} is read-only for you; choose another place" in said(capfd).replace(
+                str(run), str(disk)
+            )
+        assert main(["recommend", str(run), "--users", "u1", "--json"]) == 0  # reading is no harm
+        assert os.listdir(disk) == ["run"]
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+SPLIT = random_split(21, n_users=60, n_items=200, events=600)
+
+
+def a_loss(name: str):
+    return make_loss(name, **({"alpha": 0.7, "beta": 0.3} if name == "llpauc" else {}))
+
+
+def trained(loss, folder, *, model="mf", **options):
+    made = EMBEDDING_MODELS[model](SPLIT.train, EmbeddingOptions(dimensions=6, init_scale=0.1), 5)
+    wanted = TrainingOptions(
+        **{"epochs": 3, "batch_size": 32, "negatives": 7, "lr": 0.02, **options}
+    )
+    told: list[str] = []
+    with opened(Checkpointing(folder, every=1e-9, tell=told.append)) as kept:
+        try:
+            return made, fit(made, loss, SPLIT, wanted, checkpoint=kept), None
+        except Diverged as error:
+            return made, None, str(error)
+
+
+def all_finite(folder: Path) -> int:
+    """How many checkpoints there are; each is whole, and has finite numbers only."""
+    found = [run_folder.load(path) for path in folder.glob("0*")]
+    for one in found:
+        for values in one.tensors.values():
+            assert values.dtype.kind != "f" or np.isfinite(values).all()
+    return len(found)
+
+
+@pytest.mark.parametrize("what", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("loss", ["llpauc", "bpr", "sl", "bce"])
+@pytest.mark.parametrize("model", ["mf", "lightgcn"])
+def test_a_score_that_breaks_stops_training_at_that_step(model, loss, what, tmp_path, monkeypatch):
+    step = CpuEngine.step
+
+    def poisoned(self, batch):
+        if batch.step == 6:  # the seventh
+            self.model.user_table.data[batch.users[0]] = what
+        return step(self, batch)
+
+    monkeypatch.setattr(CpuEngine, "step", poisoned)
+    made, history, error = trained(a_loss(loss), tmp_path / "c", model=model)
+    assert history is None
+    assert "training diverged in epoch 1, batch 7: " in error
+    assert "scores are NaN or infinite" in error or "the loss is " in error
+    assert "\n" not in error
+    assert all_finite(tmp_path / "c") == 2
+    for values in made.parameters():
+        assert values.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", ["llpauc", "bpr", "sl", "bce", "softmax_v"])
+def test_a_rate_of_a_million_is_told_or_stays_finite(loss, tmp_path):
+    made, history, error = trained(a_loss(loss), tmp_path / "c", lr=1e6, epochs=20)
+    if error is not None:
+        assert "learning rate (1e+06) is too high" in error
+        assert all_finite(tmp_path / "c")
+    else:
+        assert all(math.isfinite(epoch.loss) for epoch in history.epochs)
+    for values in made.parameters():
+        assert values.isfinite().all()
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1.0])
+@pytest.mark.parametrize("beta", [1e-6, 1.0])
+@pytest.mark.parametrize("model", ["mf", "lightgcn"])
+def test_shares_of_a_millionth_give_finite_numbers(model, alpha, beta, tmp_path):
+    loss = make_loss("llpauc", alpha=alpha, beta=beta)
+    made, history, error = trained(loss, tmp_path / "c", model=model)
+    assert error is None
+    assert all(math.isfinite(epoch.loss) for epoch in history.epochs)
+    assert all(math.isfinite(value) for epoch in history.epochs for value in epoch.valid.values())
+    for values in made.parameters():
+        assert values.isfinite().all()
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+JUMPING = """
+import itertools, sys, time
+real, jumps = time.time, itertools.cycle([10 * 365 * 86400, -50 * 365 * 86400, 0])
+time.time = lambda: real() + next(jumps)
+time.time_ns = lambda: int(time.time() * 1e9)
+from llpauc.cli import main
+from llpauc.errors import InputError
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_by_years_changes_nothing(tmp_path):
+    events = write_events(tmp_path / "events.csv")
+    more = ("--epochs", "4")
+    assert main(words(events, tmp_path / "whole", *more)) == 0
+    arguments = [str(word) for word in words(events, tmp_path / "run", *more)]
+    told = subprocess.run(
+        [sys.executable, "-c", JUMPING, *arguments],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
+    assert sorted(os.listdir(tmp_path)) == ["events.csv", "run", "whole"]
+
+
+def test_runs_from_the_future_and_from_1970_are_listed(tmp_path, capfd):
+    for name, moment in (("future", 4e9), ("past", 0), ("before", -1e9)):
+        Recommender(model="popularity").fit(random_split(1).train).save(tmp_path / name)
+        os.utime(tmp_path / name, (moment, moment))
+    assert main(["runs", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capfd.readouterr().out)["runs"]
+    assert {Path(run["name"]).name for run in listed} == {"future", "past", "before"}
+    assert main(["runs", str(tmp_path)]) == 0
+
+
+# --- data with next to nothing in it --------------------------------------------------------------
+
+
+def table(*pairs: tuple[object, object]) -> str:
+    return "user,item\n" + "".join(f"{user},{item}\n" for user, item in pairs)
+
+
+MANY = [(user, item) for user in range(20) for item in range(12) if (user + item) % 3]
+# The file or the parts, and the exit code.
+DEGENERATE: dict[str, tuple[str | dict[str, str], int]] = {
+    "empty": ("", 2),
+    "only a header": (table(), 2),
+    "one event": (table((1, 2)), 2),
+    "one user": (table(*((1, item) for item in range(9))), 2),
+    "one item": (table(*((user, 1) for user in range(9))), 2),
+    "all duplicates": (table(*[(1, 2)] * 50), 2),
+    "everybody has everything": (table(*((u, i) for u in range(9) for i in range(4))), 0),
+    "one user has everything": (table(*MANY, *((99, item) for item in range(12))), 0),
+    "K above the items": (table(*((user, (user + i) % 3) for user in range(9) for i in (0, 1))), 0),
+    "unknown test users": ({"train": table(*MANY), "test": table((777, 1), (778, 2))}, 0),
+    "unknown test items": ({"train": table(*MANY), "test": table((1, 777), (2, 778))}, 0),
+    "an empty test part": ({"train": table(*MANY), "test": table()}, 2),
+    "test events are train events": ({"train": table(*MANY), "test": table(*MANY)}, 0),
+}
+
+
+def no_nan(value) -> bool:
+    if isinstance(value, dict):
+        return all(no_nan(v) for v in value.values())
+    if isinstance(value, list):
+        return all(no_nan(v) for v in value)
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+@pytest.mark.parametrize("model", ["mf", "lightgcn", "popularity", "itemknn", "ease"])
+@pytest.mark.parametrize("title", DEGENERATE)
+def test_odd_data_are_a_result_or_one_line_in_ten_seconds(title, model, tmp_path, capfd):
+    content, code = DEGENERATE[title]
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, text in (content if isinstance(content, dict) else {"events": content}).items():
+        (data / f"{name}.csv").write_text(text)
+    own = ["--epochs", "2", "--dimensions", "4"] if model in ("mf", "lightgcn") else []
+    begun = time.monotonic()
+    words = ["train", data, "--model", model, "--out", tmp_path / "run", "--json", *own]
+    assert main([str(word) for word in words]) == code
+    told = capfd.readouterr()
+    if code:
+        assert len(told.err.splitlines()[-1]) < 400
+        assert "Traceback" not in told.err
+    else:
+        assert no_nan(json.loads(told.out))
+        assert main(["recommend", str(tmp_path / "run"), "-k", "50", "--json"]) == 0
+        lists = json.loads(capfd.readouterr().out)
+        assert lists
+        assert no_nan(lists)
+    assert time.monotonic() - begun < 10
+
+
+def test_every_sampler_ends_where_there_is_nothing_to_draw():
+    """A user who has everything has no negative."""
+    pairs = [(u, i) for u in range(6) for i in range(5)]
+    data = Interactions.of(*map(list, zip(*pairs, strict=True)))
+    begun = time.monotonic()
+    for sampler in ("uniform", "uniform-all", "popularity", "shared", "in-batch", "all"):
+        model = EMBEDDING_MODELS["mf"](data, EmbeddingOptions(dimensions=4), 0)
+        options = TrainingOptions(epochs=2, batch_size=7, negatives=9, sampler=sampler)
+        fit(model, a_loss("llpauc"), Split(data), options)
+        for values in model.parameters():
+            assert values.isfinite().all()
+    assert time.monotonic() - begun < 30
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def test_too_little_memory_is_not_taken_for_a_damaged_file(tmp_path, monkeypatch, capfd):
+    """Arrow's error of no memory is one of its errors of damage, too."""
+
+    def no_memory(*_, **__):
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    events = tmp_path / "events.parquet"
+    pq.write_table(pa.table({"user": [1, 2], "item": [3, 4]}), events)
+    run = Recommender(model="popularity").fit(random_split(1).train).save(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(pq.ParquetFile, "iter_batches", no_memory)
+        assert main(["evaluate", str(events)]) == 1
+        assert said(capfd).endswith("error: out of memory: malloc of size 64 failed")
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "read_table", no_memory)
+        assert main(["recommend", str(run)]) == 1
+        assert said(capfd).endswith("error: out of memory: malloc of size 64 failed")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("prlimit"), reason="no prlimit here")
+@pytest.mark.parametrize("command", ["recommend", "evaluate", "report", "serve"])
+def test_a_limit_the_program_does_not_fit_in_is_told_in_bytes(command, tmp_path):
+    """Before libraries are loaded, which would end the process, or wait for ever."""
+    run = Recommender(model="popularity").fit(random_split(1).train).save(tmp_path / "run")
+    for megabytes in (400, 1000):
+        told = subprocess.run(
+            ["prlimit", f"--as={megabytes << 20}", sys.executable, "-m", "llpauc", command, run],
+            capture_output=True, text=True, timeout=PATIENCE,
+        )  # fmt: skip
+        assert told.returncode == 2
+        (line,) = told.stderr.splitlines()
+        assert f"bytes, the limit on this process's memory leaves {megabytes << 20:,}" in line

@@ -1,0 +1,297 @@
+"""What a file, a request or a dependency must never be able to do (docs/threat-model.md)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import textwrap
+import tomllib
+from importlib.metadata import metadata, packages_distributions, requires
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packaging.requirements import Requirement
+
+from llpauc.cli import main
+from llpauc.data.interactions import IdMap
+from llpauc.errors import InputError
+from llpauc.serving.limits import OPEN_PATHS
+from llpauc.storage import run_folder
+from llpauc.storage.run_folder import SavedRun
+from tests.datasets import ROOT
+from tests.server import KEY, check_refused, client_of, trained
+
+SOURCE = ROOT / "src" / "llpauc"
+MODULES = sorted(SOURCE.rglob("*.py"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+# --- no file is a program -------------------------------------------------------------------------
+
+# Modules that execute what they read, or start programs.
+BAD_MODULES = {
+    "pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "copyreg",
+    "subprocess", "_posixsubprocess", "pty", "code", "codeop", "runpy", "imp", "yaml", "xmlrpc",
+    "zipfile", "tarfile", "zipimport", "telnetlib", "ftplib", "builtins",
+}  # fmt: skip
+BAD_CALLS = {"eval", "exec", "compile", "__import__", "execfile", "breakpoint", "input"}
+# Of these modules these names: called, passed on, imported or looked up by name.
+BAD_NAMES = {
+    "os": {"system", "popen", "fork", "forkpty", "startfile"} | {
+        f"{start}{end}" for start in ("exec", "spawn") for end in
+        ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")
+    } | {"posix_spawn", "posix_spawnp"},
+    "torch": {"load", "save", "hub", "compile"},
+    "numpy": {"load", "save", "loadtxt"},
+    "np": {"load", "save", "loadtxt"},
+    "asyncio": {"create_subprocess_exec", "create_subprocess_shell"},
+    "pandas": {"read_pickle", "eval", "query"},
+    "shutil": {"unpack_archive"},
+    "tempfile": {"mktemp"},
+}  # fmt: skip
+BAD_WORDS = {"shell", "allow_pickle", "trust_remote_code", "weights_only"}
+BUILT = ("import_module", "__builtins__", "__globals__", "__subclasses__", "__reduce__", "_posix")
+# One module loads others by names that stand in the same file.
+MAY_IMPORT_BY_NAME = {SOURCE / "__init__.py"}
+
+
+def trouble(text: str) -> list[str]:
+    """What a module does that none may."""
+    found = []
+    tree = ast.parse(text)
+    known = {name: name for name in BAD_NAMES}  # what a name stands for here
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] in BAD_MODULES:
+                    found.append(f"import {alias.name}")
+                if alias.asname and alias.name.split(".")[0] in BAD_NAMES:
+                    known[alias.asname] = alias.name.split(".")[0]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            root = (node.module or "").split(".")[0]
+            if root in BAD_MODULES:
+                found.append(f"from {node.module}")
+            bad = BAD_NAMES.get(root, set())
+            found += [f"from {root} import {a.name}" for a in node.names if a.name in (*bad, "*")]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in (*BAD_CALLS, *BUILT):
+            found.append(node.id)
+        elif isinstance(node, ast.Attribute):
+            if node.attr in BUILT:
+                found.append(node.attr)
+            owner = node.value.id if isinstance(node.value, ast.Name) else None
+            if owner in known and node.attr in BAD_NAMES[known[owner]]:
+                found.append(f"{owner}.{node.attr}")
+        elif isinstance(node, ast.Call):
+            found += [
+                k.arg
+                for k in node.keywords
+                if k.arg in BAD_WORDS and not (isinstance(k.value, ast.Name) and k.arg == "shell")
+            ]
+            name = node.func.id if isinstance(node.func, ast.Name) else None
+            # Whatever is looked for: the parts of a module have names of their own.
+            if name in ("getattr", "setattr", "vars") and isinstance(node.args[0], ast.Name):
+                owner = node.args[0].id
+                if owner in known:
+                    found.append(f"{name}({owner}, ...)")
+            if name == "globals":
+                found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_module_executes_data_or_starts_programs(path):
+    found = trouble(path.read_text(encoding="utf-8"))
+    if path in MAY_IMPORT_BY_NAME:
+        found = [what for what in found if what != "import_module"]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle", "import pickle as p", "from pickle import loads", "import os.path, dill",
+        "from torch import load", "import torch as t\nt.load(x)", "load = torch.load", "eval(x)",
+        "run = exec", "from os import system", "import os as o\no.system(x)", "os.popen(x)",
+        "np.load(f, allow_pickle=True)", "import numpy\nnumpy.load(f)", "run(x, shell=True)",
+        "getattr(os, 'sys' + 'tem')(x)", "import os as o\ngetattr(o, n)(x)",
+        "__import__('os')", "import importlib\nimportlib.import_module(x)", "__builtins__['eval']",
+        "from builtins import eval", "().__class__.__base__.__subclasses__()", "globals()['eval']",
+        "import subprocess", "from subprocess import run", "compile(x, '', 'exec')",
+        "asyncio.create_subprocess_shell(x)", "from os import *", "import yaml", "os.execvp(a, b)",
+        "def f():\n    import pickle", "import tarfile", "shutil.unpack_archive(x)", "vars(os)",
+    ],
+)  # fmt: skip
+def test_the_look_finds_every_way(text):
+    assert trouble(text)
+
+
+def test_the_look_lets_plain_code_be():
+    assert not trouble(
+        textwrap.dedent(
+            """
+            import os, re, torch
+            import numpy as np
+            pattern = re.compile("x")
+            torch.nn.functional.relu(x)
+            os.rename(a, b)
+            getattr(self, name)
+            np.asarray(x)
+            table.load(path)
+            """
+        )
+    )
+
+
+# --- run folders ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_through_links_or_outside(tmp_path):
+    """A run has plain files alone, so there is nothing to unpack; names and links are refused."""
+    ids = IdMap.of(["a"])
+    for name in ("../out", "/tmp/out", "a/b", "..", ".hidden", "x\0y"):
+        with pytest.raises(InputError, match="is no plain file name"):
+            run_folder.save(SavedRun({}, ids, ids, {}, {name: "x"}), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+    run_folder.save(SavedRun({}, ids, ids, {}, {"notes.txt": "x"}), tmp_path / "run")
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "run" / "notes.txt").unlink()
+    (tmp_path / "run" / "notes.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match=r"notes\.txt: is missing \(or is a link\)"):
+        run_folder.load(tmp_path / "run")
+    run_folder.save(SavedRun({}, ids, ids, {}, {"notes.txt": "y"}), tmp_path / "run")
+    assert (tmp_path / "secret").read_text() == "secret"
+    assert not (tmp_path / "run" / "notes.txt").is_symlink()
+
+
+def test_a_zip_is_no_run_and_nothing_is_unpacked(tmp_path):
+    import zipfile
+
+    archive = tmp_path / "run"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("../outside", "x")
+        file.writestr("manifest.json", "{}")
+    with pytest.raises(InputError, match="is no run folder"):
+        run_folder.load(archive)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_leftover_that_is_a_link_is_not_followed(tmp_path):
+    """Tidying up after a killed save removes folders of our own, not what a link points to."""
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.tex").write_text("years")
+    (tmp_path / ".run.0123456789ab").symlink_to(tmp_path / "precious")
+    ids = IdMap.of(["a"])
+    run_folder.save(SavedRun({"x": np.zeros(2)}, ids, ids, {}, {}), tmp_path / "run")
+    assert (tmp_path / "precious" / "thesis.tex").read_text() == "years"
+
+
+@pytest.mark.parametrize("formula", ["=cmd()", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "=1,2"])
+def test_formulas_are_ids_and_stay_what_they_are(formula, tmp_path):
+    """Written as they came: an id that we changed would be another id. docs/threat-model.md."""
+    events = tmp_path / "events.csv"
+    quoted = f'"{formula}"'
+    events.write_text(f"user,item\n{quoted},a\nu,{quoted}\nu,a\nv,b\n")
+    run, lists = tmp_path / "run", tmp_path / "lists.csv"
+    assert main(["train", str(events), "--model", "popularity", "--out", str(run)]) == 0
+    assert main(["recommend", str(run), "--out", str(lists)]) == 0
+    text = lists.read_text()
+    assert formula in text
+    assert f"'{formula}" not in text
+
+
+# --- the server -----------------------------------------------------------------------------------
+
+
+def test_every_route_the_program_has_wants_the_key_or_is_named_here(tmp_path):
+    """Those outside of the OpenAPI too."""
+    folder = trained("popularity").save(tmp_path / "run")
+    with client_of(folder, KEY) as client:
+        routes = {
+            (method, route.path)
+            for route in client.app.routes
+            for method in (getattr(route, "methods", None) or ())
+        }
+        assert {path for _, path in routes} >= {"/recommend", "/reload", "/page/users", "/metrics"}
+        opened = set()
+        for method, path in routes:
+            asked = re.sub(r"\{[^}]*\}", "u1", path)
+            answer = client.request(method, asked)
+            if answer.status_code != 401:
+                opened.add(path)
+            elif method != "HEAD":
+                check_refused(answer, 401, "X-API-Key")
+    assert opened == set(OPEN_PATHS) == {"/", "/healthz", "/readyz"}
+
+
+# --- dependencies ---------------------------------------------------------------------------------
+
+EXTRAS = PROJECT["optional-dependencies"]
+NEEDED = [Requirement(text) for text in PROJECT["dependencies"]]
+OPTIONAL = [
+    Requirement(text) for name in EXTRAS for text in EXTRAS[name] if not text.startswith("llpauc[")
+]
+# Imported by name, and installed by what is declared: who brings each.
+BROUGHT = {"docstring-parser": "jsonargparse", "pydantic-core": "pydantic", "starlette": "fastapi"}
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("needed", [*NEEDED, *OPTIONAL], ids=str)
+def test_every_dependency_has_a_lower_bound(needed):
+    assert any(bound.operator in (">=", "==", "~=") for bound in needed.specifier), needed
+
+
+def test_everything_imported_is_declared():
+    used = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                used |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                used.add(node.module.split(".")[0])
+    used -= set(sys.stdlib_module_names) | {"llpauc"}
+    there = packages_distributions()
+    declared = {plain(needed.name) for needed in [*NEEDED, *OPTIONAL]}
+    for module in used:
+        names = {plain(name) for name in there.get(module, [module])}
+        if names & declared:
+            continue
+        (name,) = names & set(BROUGHT)
+        brings = {plain(Requirement(text).name) for text in requires(BROUGHT[name]) or []}
+        assert name in brings, f"{module} is imported and nobody installs it"
+        assert BROUGHT[name] in declared
+
+
+def test_every_dependency_is_pinned_for_the_tests():
+    pins = {
+        plain(Requirement(line).name): Requirement(line)
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line.strip() and not line.startswith("#")
+    }
+    for needed in [*NEEDED, *OPTIONAL]:
+        pin = pins[plain(needed.name)]
+        (version,) = [bound.version for bound in pin.specifier if bound.operator == "=="]
+        assert needed.specifier.contains(version, prereleases=True), f"{needed} against {pin}"
+
+
+FREE = ("MIT", "BSD", "Apache", "PSF", "Python Software Foundation", "ISC", "MPL", "HPND", "Zlib")
+
+
+@pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.name)
+def test_the_licence_of_what_everybody_installs_is_free_and_listed(needed):
+    told = metadata(needed.name)
+    texts = [told.get("License-Expression") or "", (told.get("License") or "")[:200]]
+    texts += [line for line in told.get_all("Classifier") or [] if line.startswith("License")]
+    assert any(word in text for word in FREE for text in texts), texts
+    listed = (ROOT / "docs" / "threat-model.md").read_text()
+    assert f"`{needed.name}`" in listed, f"{needed.name} is not in the list of licences"
+
+
+def test_how_to_report_is_told():
+    text = (ROOT / "SECURITY.md").read_text()
+    assert "report" in text.lower()
+    assert str(Path("docs") / "threat-model.md") in text

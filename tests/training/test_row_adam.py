@@ -1,0 +1,154 @@
+"""Row-Adam against torch's dense Adam: rows that are rarely touched, long waits, decay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from llpauc.errors import InputError
+from llpauc.training.row_adam import AdamOptions, RowAdam, ScalarAdam
+
+
+def gradients(rng, n, width, step, scale):
+    """A few rows of gradients; row r is touched about every r+1 steps, the last ones hardly."""
+    rows = np.flatnonzero(rng.random(n) < 1 / (1 + np.arange(n)))
+    if step == 0:
+        rows = np.arange(n)
+    return rows.astype(np.int32), (scale * rng.standard_normal((len(rows), width))).astype(
+        np.float32
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "scale"),
+    [(500, 1.0), (500, 1e-7), (2000, 1e-4)],  # eps = 1e-8 matters at 1e-7
+)
+def test_replay_equals_dense_adam(scale, steps):
+    rng = np.random.default_rng(3)
+    n, width, lr = 300, 5, 1e-2
+    start = rng.standard_normal((n, width)).astype(np.float32)
+    rows_adam = RowAdam(start.copy(), AdamOptions(lr=lr))
+    dense = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    optimizer = torch.optim.Adam([dense], lr=lr)
+    for step in range(steps):
+        rows, slopes = gradients(rng, n, width, step, scale)
+        rows_adam.catch_up(rows)
+        rows_adam.advance()
+        rows_adam.step(rows, slopes)
+        dense.grad = torch.zeros_like(dense)
+        dense.grad[torch.tensor(rows).long()] = torch.tensor(slopes, dtype=torch.float64)
+        optimizer.step()
+    rows_adam.catch_up()
+    moved = np.abs(dense.detach().numpy() - start).max()
+    assert moved > 10 * lr  # it went somewhere
+    # Weights near 1 in float32 round by 6e-8 a step; a lazy Adam would be off by about lr.
+    np.testing.assert_allclose(rows_adam.table, dense.detach().numpy(), atol=lr * 2e-3, rtol=0)
+
+
+def test_a_lazy_adam_would_fail_this_very_test():
+    """Without the replay the same rows end several learning rates away."""
+    rng = np.random.default_rng(3)
+    n, width, lr = 300, 5, 1e-2
+    start = rng.standard_normal((n, width)).astype(np.float32)
+    replayed, lazy = (RowAdam(start.copy(), AdamOptions(lr=lr)) for _ in range(2))
+    for step in range(500):
+        rows, slopes = gradients(rng, n, width, step, 1.0)
+        for adam, catches in ((replayed, True), (lazy, False)):
+            if catches:
+                adam.catch_up(rows)
+            adam.advance()
+            adam.step(rows, slopes)
+    replayed.catch_up()
+    assert np.abs(replayed.table - lazy.table).max() > lr
+
+
+@pytest.mark.parametrize("since", [1, 10, 127, 128, 300, 5000, 60_000])
+@pytest.mark.parametrize("missed", [1, 2, 50, 200, 1000])
+def test_one_replay_equals_its_steps(since, missed):
+    """From any step, any wait: the closed form against the written-out sum in double precision."""
+    lr, b1, b2, eps = 1e-3, 0.9, 0.999, 1e-8
+    rng = np.random.default_rng(since)
+    mean = rng.standard_normal((40, 1)).astype(np.float32)
+    square = (10.0 ** rng.uniform(-18, 0, (40, 1))).astype(np.float32)
+    adam = RowAdam(np.zeros((40, 1), np.float32), AdamOptions(lr=lr))
+    adam.mean[:], adam.square[:], adam.done[:] = mean * np.sqrt(square), square, since
+    adam.count = since + missed
+    m, v, w = adam.mean.astype(float), square.astype(float), np.zeros((40, 1))
+    for t in range(1, missed + 1):
+        m, v = b1 * m, b2 * v
+        s = since + t
+        w -= lr / (1 - b1**s) * m / (np.sqrt(v) / np.sqrt(1 - b2**s) + eps)
+    adam.catch_up()
+    np.testing.assert_allclose(adam.table, w, rtol=3e-5, atol=1e-9)
+    np.testing.assert_allclose(adam.mean, m, rtol=1e-4, atol=1e-30)
+    np.testing.assert_allclose(adam.square, v, rtol=1e-4)
+
+
+def test_weight_decay_is_torchs_on_the_rows_of_the_batch():
+    rng = np.random.default_rng(0)
+    start = rng.standard_normal((6, 4)).astype(np.float32)
+    adam = RowAdam(start.copy(), AdamOptions(lr=0.01, weight_decay=0.1))
+    dense = torch.nn.Parameter(torch.tensor(start[:3]))
+    optimizer = torch.optim.Adam([dense], lr=0.01, weight_decay=0.1)
+    rows = np.arange(3, dtype=np.int32)
+    for _ in range(30):
+        slopes = rng.standard_normal((3, 4)).astype(np.float32)
+        adam.advance()
+        adam.step(rows, slopes)
+        dense.grad = torch.tensor(slopes)
+        optimizer.step()
+    np.testing.assert_allclose(adam.table[:3], dense.detach().numpy(), rtol=2e-5)
+    np.testing.assert_array_equal(adam.table[3:], start[3:])
+
+
+def test_state_survives():
+    rng = np.random.default_rng(1)
+    one, two = (RowAdam(np.ones((5, 3), np.float32), AdamOptions()) for _ in range(2))
+    slopes = rng.standard_normal((5, 3)).astype(np.float32)
+    rows = np.arange(5, dtype=np.int32)
+    one.advance()
+    one.step(rows, slopes)
+    two.load_state({name: value.copy() for name, value in one.state().items()})
+    two.table[:] = one.table
+    for adam in (one, two):
+        adam.advance()
+        adam.catch_up(rows[:2])
+        adam.step(rows[:2], slopes[:2])
+    assert one.table.tobytes() == two.table.tobytes()
+
+
+def test_scalar_adam_is_torchs_in_both_directions():
+    values = [0.3, -1.0, 2.0]
+    ours = [torch.nn.Parameter(torch.tensor(v)) for v in values]
+    theirs = [torch.nn.Parameter(torch.tensor(v, dtype=torch.float64)) for v in values]
+    rates = [1.0, 2.0, -2.0]
+    adam = ScalarAdam(list(zip(ours, rates, strict=True)), AdamOptions(lr=0.05))
+    optimizer = torch.optim.Adam(
+        [{"params": [p], "lr": 0.05 * abs(r), "maximize": r < 0}
+         for p, r in zip(theirs, rates, strict=True)]
+    )  # fmt: skip
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        for p, q, slope in zip(ours, theirs, rng.standard_normal(3), strict=True):
+            p.grad = torch.tensor(slope, dtype=torch.float32)
+            q.grad = p.grad.double()
+        adam.step()
+        optimizer.step()
+    for p, q in zip(ours, theirs, strict=True):
+        assert p.item() == pytest.approx(q.item(), abs=1e-5)
+    assert ours[2].item() != pytest.approx(2.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lr": 0.0}, "lr must be above 0, got 0.0"),
+        ({"lr": float("inf")}, "lr must be above 0, got inf"),
+        ({"decay_mean": 1.0}, r"decay_mean must be in \[0, 1\), got 1.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1.0"),
+    ],
+)
+def test_bad_options(options, said):
+    with pytest.raises(InputError, match=said):
+        AdamOptions(**options)

@@ -1,0 +1,154 @@
+"""Negatives: whom they avoid, how they are spread, and that threads do not matter."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from llpauc.data.interactions import Interactions
+from llpauc.errors import InputError
+from llpauc.training.samplers import SAMPLERS, collision_rate, make_sampler
+from tests.datasets import random_split
+
+TRAIN = random_split(0, n_users=40, n_items=25, events=500).train
+OWN = TRAIN.matrix.toarray() > 0
+
+
+def batch(size=64):
+    rng = np.random.default_rng(1)
+    some = rng.integers(0, len(TRAIN), size)
+    return TRAIN.users[some], TRAIN.items[some]
+
+
+def pairs(drawn, users):
+    items = np.broadcast_to(drawn.items, (len(users), drawn.items.shape[-1]))
+    keep = np.ones(items.shape, bool) if drawn.keep is None else drawn.keep
+    return np.broadcast_to(users[:, None], items.shape)[keep], items[keep]
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "uniform-all"])
+def test_no_positive_is_drawn_as_a_negative(name):
+    users, positives = batch()
+    for step in range(20):
+        drawn = make_sampler(name, TRAIN, 30, seed=7).draw(step, users, positives)
+        assert not OWN[pairs(drawn, users)].any()
+    assert collision_rate(make_sampler(name, TRAIN, 10, seed=7), TRAIN) == 0.0
+
+
+def test_the_papers_way_does_draw_positives():
+    rate = collision_rate(make_sampler("uniform-all", TRAIN, 10, seed=7), TRAIN)
+    expected = OWN.sum(axis=1)[TRAIN.users].mean() / TRAIN.n_items
+    assert rate == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["uniform", "uniform-all", "shared"])
+def test_uniform_is_uniform(name):
+    """Chi-square over what one user may get."""
+    user = int(np.argmax(OWN.sum(axis=1)))
+    users = np.full(1 if name == "shared" else 50, user, np.int32)
+    sampler = make_sampler(name, TRAIN, 10, seed=3)
+    counts = np.zeros(TRAIN.n_items)
+    for step in range(400):
+        _, items = pairs(sampler.draw(step, users, users), users)
+        np.add.at(counts, items, 1)
+    allowed = np.ones(TRAIN.n_items, bool) if name == "uniform-all" else ~OWN[user]
+    assert not counts[~allowed].any()
+    assert stats.chisquare(counts[allowed]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("own", [1, 63, 64, 65, 198])
+def test_long_histories_are_left_out_as_short_ones_are(own):
+    """Walked up to some length, searched beyond it: every item outside comes up, no other."""
+    rng = np.random.default_rng(own)
+    mine = rng.choice(200, own, replace=False)
+    data = Interactions.of(["ann"] * own + ["bob"] * 200, [*map(str, mine), *map(str, range(200))])
+    ann = np.zeros(3, np.int32)
+    sampler = make_sampler("uniform", data, 401, seed=1)
+    drawn = np.concatenate([sampler.draw(step, ann, ann).items.ravel() for step in range(20)])
+    outside = np.setdiff1d(np.arange(200), data.items[data.users == 0])
+    np.testing.assert_array_equal(np.unique(drawn), outside)
+
+
+def test_popular_items_are_drawn_by_their_counts():
+    sampler = SAMPLERS["popularity"](TRAIN, 100, 5)
+    users = np.arange(TRAIN.n_users, dtype=np.int32)
+    counts = np.zeros((TRAIN.n_users, TRAIN.n_items))
+    for step in range(200):
+        items = sampler.draw(step, users, users).items
+        np.add.at(counts, (users[:, None], items), 1)
+    weights = OWN.sum(axis=0) ** 0.75 * ~OWN
+    expected = weights / weights.sum(axis=1, keepdims=True)
+    observed = counts / counts.sum(axis=1, keepdims=True)
+    assert np.abs(observed - expected).max() < 0.02
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), step=st.integers(0, 10**9), name=st.sampled_from(list(SAMPLERS)))
+def test_a_draw_is_a_function_of_seed_and_step(seed, step, name):
+    users, positives = batch(16)
+    one = make_sampler(name, TRAIN, 5, seed=seed).draw(step, users, positives)
+    sampler = make_sampler(name, TRAIN, 5, seed=seed)
+    sampler.draw(step + 1, users, positives)  # other draws in between do not matter
+    two = sampler.draw(step, users, positives)
+    np.testing.assert_array_equal(one.items, two.items)
+
+
+@pytest.mark.parametrize("name", ["uniform", "uniform-all", "popularity"])
+def test_threads_do_not_matter(name):
+    users, positives = batch()
+    drawn = []
+    before = numba.get_num_threads()
+    try:
+        for threads in {1, before}:
+            numba.set_num_threads(threads)
+            drawn.append(make_sampler(name, TRAIN, 30, seed=7).draw(5, users, positives).items)
+    finally:
+        numba.set_num_threads(before)
+    np.testing.assert_array_equal(drawn[0], drawn[-1])
+
+
+def test_another_step_or_seed_is_another_draw():
+    users, positives = batch()
+    draws = [
+        make_sampler("uniform", TRAIN, 30, seed=s).draw(t, users, positives).items.tobytes()
+        for s, t in [(1, 1), (1, 2), (2, 1), (2, 2)]
+    ]
+    assert len(set(draws)) == 4
+
+
+@pytest.mark.parametrize("name", ["uniform", "popularity", "shared", "all"])
+def test_a_user_with_every_item_has_no_negative_and_ends_nothing(name):
+    data = Interactions.of(["all"] * 4 + ["one"], ["a", "b", "c", "d", "a"])
+    users = np.array([0, 1], np.int32)
+    drawn = make_sampler(name, data, 3, seed=0).draw(0, users, users)
+    assert drawn.keep is not None
+    assert not drawn.keep[0].any()
+    assert drawn.keep[1].any()
+
+
+def test_all_items_and_in_batch_mask_exactly_the_own_ones():
+    users, positives = batch()
+    for name, items in (("all", np.arange(TRAIN.n_items)), ("in-batch", np.unique(positives))):
+        drawn = make_sampler(name, TRAIN, 1, seed=0).draw(0, users, positives)
+        np.testing.assert_array_equal(drawn.items, items)
+        np.testing.assert_array_equal(drawn.keep, ~OWN[users][:, items])
+
+
+def test_a_catalogue_smaller_than_the_number_of_negatives():
+    users, positives = batch()
+    assert (
+        make_sampler("uniform", TRAIN, 200, seed=0).draw(0, users, positives).items.shape[1] == 200
+    )
+    shared = make_sampler("shared", TRAIN, 200, seed=0).draw(0, users, positives)
+    assert len(shared.items) == TRAIN.n_items
+
+
+def test_bad_names_and_numbers():
+    with pytest.raises(InputError, match="unknown sampler 'uniforn'; choose one of: uniform,"):
+        make_sampler("uniforn", TRAIN, 1, seed=0)
+    with pytest.raises(InputError, match="negatives must be a whole number of at least 1, got 0"):
+        make_sampler("uniform", TRAIN, 0, seed=0)
