@@ -18,12 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llpauc.data import writers
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.noise import CleanNoisePair, clean_and_noise, write_pair
 from llpauc.data.splits import split
+from llpauc.data.writers import write_split
 from llpauc.errors import InputError
-from llpauc.storage import files
-from llpauc.storage.files import atomic_write, write_split
+from llpauc.storage.files import atomic_write
 
 DATA = Path(os.environ.get("LLPAUC_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -380,7 +381,7 @@ def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         if len(calls) == 5:
             raise OSError("No space left on device")
 
-    monkeypatch.setitem(files._WRITERS, "csv", fails_at_the_fifth)
+    monkeypatch.setitem(writers.WRITERS, "csv", fails_at_the_fifth)
     with pytest.raises(OSError, match="No space"):
         write_pair(pair, tmp_path, "csv")
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

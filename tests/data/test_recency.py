@@ -26,13 +26,13 @@ from llpauc.data.recency import (
     recent_counts,
 )
 from llpauc.data.splits import split_temporal
+from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import MASKS, evaluate
 from llpauc.evaluation.scorer import Constant
 from llpauc.models import BASELINES, Popularity, Recent
 from llpauc.recommend import Recommender
 from llpauc.recommend.recipes import recipe
-from llpauc.storage.files import write_split
 from tests.datasets import random_split, real
 
 EVENTS = st.lists(

@@ -11,12 +11,12 @@ import pytest
 
 from llpauc.cli import main
 from llpauc.data.interactions import Split
+from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.models import Popularity
 from llpauc.recommend import Recommender
 from llpauc.research import collection, leaderboard
-from llpauc.storage.files import write_split
 from tests.datasets import random_split, real
 
 QUICK = {"model": "mf", "loss": "bpr", "epochs": 3, "dimensions": 4, "negatives": 5}

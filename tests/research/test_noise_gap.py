@@ -11,6 +11,7 @@ import pytest
 
 from llpauc.cli import main
 from llpauc.data.interactions import Interactions, Split
+from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.models import Popularity
@@ -19,7 +20,6 @@ from llpauc.research import collection, noise_gap
 from llpauc.research import lab as lab_module
 from llpauc.research.lab import Lab
 from llpauc.research.noise_gap import ALPHAS, LOSSES, METHODS, Line, run_gap
-from llpauc.storage.files import write_split
 from tests.datasets import random_split, real, taste_split
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from llpauc.cli import main
 from llpauc.data.interactions import Interactions, Split
+from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.losses import LOSSES, make_loss
 from llpauc.research import lab as lab_module
@@ -32,7 +33,6 @@ from llpauc.research.paper.training_cells import baseline, choose_settings, spre
 from llpauc.research.report import Report, markdown_table, write_report
 from llpauc.research.spread import Spread
 from llpauc.research.store import Store
-from llpauc.storage.files import write_split
 from tests.datasets import taste_split
 
 

@@ -26,6 +26,7 @@ from scipy.stats import f_oneway, rankdata
 from llpauc.cli import main
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.readers import read_interactions
+from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.losses import LOSSES, suggest_alpha_beta
 from llpauc.models.embedding import EMBEDDING_MODELS
@@ -48,7 +49,6 @@ from llpauc.search.tuning.tune import (
     validation_split,
 )
 from llpauc.search.tuning.workers import Tuning, _too_many, open_tuning
-from llpauc.storage.files import write_split
 from llpauc.training.interrupt import StopRequest
 from tests.datasets import taste_split
 

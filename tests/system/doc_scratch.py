@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llpauc.data.interactions import Interactions, Split
+from llpauc.data.writers import write_split
 from llpauc.recommend import Recommender
-from llpauc.storage.files import write_split
 
 USERS, ITEMS, EACH = 120, 80, 12
 FEW = {"epochs": 2, "dimensions": 8}

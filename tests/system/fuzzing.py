@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 from llpauc.cli import main
 from llpauc.data.interactions import IdMap, Interactions, Split
 from llpauc.data.readers import FORMATS, read_interactions, read_split
+from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.storage import run_folder
-from llpauc.storage.files import write_split
 from llpauc.storage.run_folder import SavedRun
 
 Outcomes = Counter[str]

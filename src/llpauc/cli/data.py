@@ -83,7 +83,7 @@ def split(
         write: format of the three files: tsv, csv, parquet or inter
         json: print the counts as JSON
     """
-    from llpauc.storage.files import write_split
+    from llpauc.data.writers import write_split
 
     check_folder(out)
     parts = options.apply(_single(table, path))

@@ -36,10 +36,10 @@ def demo(out: str = "demo", json: bool = False) -> None:
     from pathlib import Path
 
     from llpauc.data.demo import demo_data
+    from llpauc.data.writers import write_split
     from llpauc.evaluation.full_ranking import evaluate
     from llpauc.recommend import Recommender
     from llpauc.research import plots
-    from llpauc.storage.files import write_split
 
     check_folder(out)
     data = demo_data()

@@ -35,8 +35,8 @@ import numpy.typing as npt
 from llpauc.data import filters, splits
 from llpauc.data.histories import join
 from llpauc.data.interactions import Interactions, Split
+from llpauc.data.writers import write_splits
 from llpauc.errors import InputError, check_at_least
-from llpauc.storage.files import write_splits
 
 Mask = npt.NDArray[np.bool_]
 
