@@ -86,7 +86,8 @@ class KnownItems:
 
 def folded_in(stale: Fitted, came: Arrivals, tested: Split) -> KnownItems:
     """Users with new events by their whole history of known items, known ones without as they were;
-    somebody with no events at all is the mean user. Indices are those of `tested`: the run's first."""
+    somebody with no events at all is the mean user. Indices are those of `tested`: the run's
+    first."""
     assert isinstance(stale.scorer, FactorScorer)
     assert isinstance(stale.by_items, HistoryMap)
     users = stale.by_items.vectors_of(tested.train.matrix[:, : len(stale.item_ids)])

@@ -1,4 +1,5 @@
-"""One training, by one process or by several: `python -m tests.processes OUT [ACTION]` under torchrun.
+"""One training, by one process or by several: `python -m tests.processes OUT [ACTION]` under
+torchrun.
 
 Every case is trained on the same small events; what came out goes to OUT as arrays. A test runs the
 cases here and under torchrun, and compares.
@@ -87,7 +88,8 @@ def events() -> Split:
 
 
 def train(
-    case: Case, processes: ProcessGroup, split: Split, epochs: int, checkpoint: Checkpointing | None = None,
+    case: Case, processes: ProcessGroup, split: Split, epochs: int,
+    checkpoint: Checkpointing | None = None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Train; figures of every epoch and the vectors, on the first rank."""

@@ -1,8 +1,10 @@
 """Several processes that train one model together: who is who, and what they tell each other.
 
 `torchrun` starts the processes and `torch.distributed` carries the messages (gloo between CPUs,
-NCCL between GPUs). All processes call the same methods in the same order; each call is a message that
-waits for all. `SINGLE_PROCESS` is a single process: every method then answers at once, by itself, and torch
+NCCL between GPUs). All processes call the same methods in the same order; each call is a message
+that
+waits for all. `SINGLE_PROCESS` is a single process: every method then answers at once, by itself,
+and torch
 is not even imported.
 
 Messages are arrays of numbers and UTF-8 text, never pickled objects.
@@ -73,7 +75,8 @@ class ProcessGroup:
         """The sums over all processes, in double precision, the same bits everywhere."""
         if self.size == 1:
             return list(numbers)
-        # Gathered and added up in the order of the processes: what an all-reduce rounds to is its own.
+        # Gathered and added up in the order of the processes: what an all-reduce rounds to is its
+        # own.
         one_each = np.ones((self.size, 1), np.int64)
         (rows,) = self.gather_all([np.array([numbers], np.float64)], one_each)
         total: list[float] = rows.sum(axis=0).tolist()
@@ -169,7 +172,8 @@ class ProcessGroup:
     def together(self, make: Callable[[], Made]) -> Made:
         """What `make` gives, where no rank was refused; one rank's InputError is everybody's.
 
-        To be used where processes may fare differently, as with files: one that stops alone would leave
+        To be used where processes may fare differently, as with files: one that stops alone would
+        leave
         the others waiting.
         """
         if self.size == 1:

@@ -46,7 +46,8 @@ def gain(rank: float) -> float:
 
 
 def processes(p: float, ns: list[float]) -> tuple[int, list[int]]:
-    """ProcessGroup in the sorted candidate list; the positive behind its ties, tied negatives alike."""
+    """ProcessGroup in the sorted candidate list; the positive behind its ties, tied negatives
+    alike."""
     order = sorted([(-n, 0) for n in ns] + [(-p, 1)])
     return 1 + order.index((-p, 1)), [1 + order.index((-n, 0)) for n in ns]
 

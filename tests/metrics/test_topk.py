@@ -102,7 +102,8 @@ def test_properties_of_every_metric(hits: list[list[bool]], more: int, k: int) -
         np.testing.assert_array_equal(np.isnan(values), n_relevant == 0)
         known = values[n_relevant > 0]
         assert np.all((known >= 0) & (known <= 1))
-        # The same bits alone, as floats, in Fortran order, and with the processes behind k cut or not.
+        # The same bits alone, as floats, in Fortran order, and with the processes behind k cut or
+        # not.
         for u in range(len(matrix)):
             np.testing.assert_array_equal(
                 metric(matrix[u : u + 1], n_relevant[[u]], k), values[[u]]

@@ -332,7 +332,8 @@ def test_the_peak_stays_within_the_memory_allowed(saved, tmp_path):
 def test_a_limit_on_memory_is_told_in_bytes(saved, tmp_path):
     """At every limit a result or one line, and no half file."""
     code = (
-        "import sys; from llpauc.recommend.recommender import Recommender; import llpauc.recommend.lists;"
+        "import sys; from llpauc.recommend.recommender import Recommender;"
+        "import llpauc.recommend.lists;"
         "import resource; from llpauc.evaluation.ranking import address_room;"
         "now = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize();"
         "limit = now + (int(sys.argv[1]) << 20);"

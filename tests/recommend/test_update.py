@@ -431,7 +431,8 @@ def test_bad_input_is_one_line(run, tmp_path, capsys, words, said):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mf-cosine", "itemsum"])
 def test_bits_do_not_depend_on_where_the_arrays_lie(name, fits):
-    """Indices of six numbers: arrays that were neighbours in memory gave other bits, 1 run in 200."""
+    """Indices of six numbers: arrays that were neighbours in memory gave other bits, 1 run in
+    200."""
     rng, kept, found = np.random.default_rng(1), [], set()
     for _ in range(300):
         junk = [np.empty(n, np.float32) for n in rng.integers(1, 400, rng.integers(1, 20))]

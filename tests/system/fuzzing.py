@@ -1,6 +1,7 @@
 """Made-up files for the readers, for `--config` and for run folders, and what must hold of each.
 
-Whatever the bytes, there is a result or one line; never a traceback. tests/system/test_fuzz.py tries some
+Whatever the bytes, there is a result or one line; never a traceback. tests/system/test_fuzz.py
+tries some
 hundreds of each, tests/system/faults/test_fuzz.py ten thousand.
 """
 

@@ -1,7 +1,9 @@
 """Same seed, same bits, in another process too; figures and lists as others compute them.
 
-Beside it: tests/metrics/test_topk.py (1,000 rankings against trec_eval), tests/storage/test_run_folder.py
-(artefacts kept of every format), tests/recommend/test_recommender.py (saved = in memory, one = all at once).
+Beside it: tests/metrics/test_topk.py (1,000 rankings against trec_eval),
+tests/storage/test_run_folder.py
+(artefacts kept of every format), tests/recommend/test_recommender.py (saved = in memory, one = all
+at once).
 """
 
 from __future__ import annotations

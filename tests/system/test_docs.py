@@ -1,7 +1,8 @@
 """The documentation is true as far as a machine can tell: its code runs, its site is whole.
 
 Every block of README.md and docs/ is run, page by page, in a folder of small made-up data, or says
-in a comment before it why it is not (tests/system/doc_blocks.py has the comments' form). To see what a
+in a comment before it why it is not (tests/system/doc_blocks.py has the comments' form). To see
+what a
 page prints: pytest tests/system/test_docs.py -k serving -s
 """
 

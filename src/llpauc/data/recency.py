@@ -210,7 +210,8 @@ def one_list_values(
 ) -> Floats:
     """A top-K metric of every user with a target, where all are ranked by the same scores.
 
-    What `llpauc.evaluation.full_ranking.evaluate` gives for a `Constant`, without scoring users x items: a
+    What `llpauc.evaluation.full_ranking.evaluate` gives for a `Constant`, without scoring users x
+    items: a
     target's rank is its place in the one list less the user's masked items above it.
 
     Args:

@@ -129,7 +129,8 @@ def evaluate(
         metrics: names such as "recall@20", "ndcg@20", "auc", "opauc(0.1)", "llpauc(0.7,0.1)".
         mask: a policy of `MASKS`.
         ties: how the AUC family counts a positive and a negative of equal score.
-        memory_mb, threads, progress: as in `llpauc.evaluation.ranking.rank`; they do not change the result.
+        memory_mb, threads, progress: as in `llpauc.evaluation.ranking.rank`; they do not change
+        the result.
         processes: processes that divide the users among them; each then has the whole result.
         own_users: user rows that this process's scorer knows, where it does not know all.
     """

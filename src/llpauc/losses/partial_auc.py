@@ -103,7 +103,8 @@ class LLPAUCLoss(Loss):
     must be maximised, and all of them projected after the step: `minimax_optimizer` sees to both.
     With `solver="exact"` the saddle is solved on each batch, and there is nothing to learn.
     With `solver="rows"` each row has its own threshold among its negatives, as the metric has: see
-    `llpauc.losses.per_row_threshold`. It wants many negatives a row, and a higher sharpness (20 or so).
+    `llpauc.losses.per_row_threshold`. It wants many negatives a row, and a higher sharpness (20 or
+    so).
 
     Args:
         alpha: share of positives, in (0, 1].

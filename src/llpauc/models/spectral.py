@@ -39,7 +39,8 @@ def singular_vectors(weights: Any, rank: int, seed: int) -> tuple[Table, Table, 
 
 
 def spectral_rows(weights: Any, width: int, seed: int) -> tuple[Table, Table]:
-    """Indices of users and items whose products are a low-rank `weights`, scaled to a mean norm of 1.
+    """Indices of users and items whose products are a low-rank `weights`, scaled to a mean norm of
+    1.
 
     Columns beyond the rank of the matrix are zero, and so are the rows of those without an event.
     """

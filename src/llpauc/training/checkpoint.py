@@ -2,7 +2,8 @@
 
     FOLDER/lock      held by the training under way
     FOLDER/000007/   the newest checkpoint: weights, best weights, optimizer and loss as arrays,
-                     position, metrics and settings as JSON, all as `llpauc.storage.run_folder` keeps files
+                     position, metrics and settings as JSON, all as `llpauc.storage.run_folder`
+                     keeps files
     FOLDER/000006/   the one before
     FOLDER/000007.1/ where tables are divided among processes: the rows of rank 1, and so on
 

@@ -8,7 +8,8 @@ Both are backbones (see `training.backbones`): a step reads rows and gives gradi
 | read | from its own copy | fetched from who has them |
 | after a step | every process hears the gradients of all | gradients go to who has the row |
 
-Every row's gradient is added up in the order of the processes, then takes one step of Adam: what one
+Every row's gradient is added up in the order of the processes, then takes one step of Adam: what
+one
 process would have done with the whole batch, but for the last bits of a sum.
 """
 

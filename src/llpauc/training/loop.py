@@ -50,7 +50,8 @@ def fit(
     """Train `model` in place on split.train; split.valid, where there is one, picks the epoch.
 
     The test part is never looked at. Ctrl-C (or SIGTERM) ends training after the batch under way;
-    the model then has the best weights so far. Processes that are `llpauc.distributed.joined` call it
+    the model then has the best weights so far. Processes that are `llpauc.distributed.joined` call
+    it
     alike, and divide every batch among them.
 
     Args:

@@ -31,7 +31,8 @@ class TrainingOptions:
         seed: of the starting vectors, the order and the negatives.
         device: "cpu", or a torch device such as "cuda".
         share: batches that share one propagation of lightgcn; more is faster and a bit stale.
-        half_life: age at which an event comes up half as often (see `llpauc.data.recency.age_weights`);
+        half_life: age at which an event comes up half as often (see
+            `llpauc.data.recency.age_weights`);
             None: every event once an epoch.
         shard: divide the rows of the tables among the processes of torchrun, in place of a copy in
             each; mf on CPUs.

@@ -164,7 +164,8 @@ def room(shape: tuple[int, ...]) -> Table:
     rows that straddle lines take a third longer to read.
 
     And it lies away from all other: a compiled loop over two rows asks whether they lie close
-    together, and rounds otherwise where they do. Indices of a few numbers, in arrays that happen to be
+    together, and rounds otherwise where they do. Indices of a few numbers, in arrays that happen
+    to be
     neighbours, would give other bits from run to run.
     """
     size = math.prod(shape)

@@ -17,7 +17,8 @@ from llpauc.storage import atomic_folder, run_folder
 from llpauc.storage.run_folder import SavedRun
 
 _OWNERS: dict[str, Any] = {
-    "os": os, "shutil": shutil, "pq": pq, "Path": Path, "atomic_folder": atomic_folder, "run_folder": run_folder
+    "os": os, "shutil": shutil, "pq": pq, "Path": Path, "atomic_folder": atomic_folder,
+    "run_folder": run_folder
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The splits of `llpauc.data.splits` over pairs that lie on the disk, a chunk of whole users at a time.
+"""The splits of `llpauc.data.splits` over pairs on disk, a chunk of whole users at a time.
 
 The rules are the same. Splits by time hold out the very same events. Random ones draw otherwise:
 a pair's luck is a hash of the seed and of the places of its two ids in the order of all ids, so

@@ -1,7 +1,7 @@
 """Raw files into a DuckDB file on disk, ids to rows, and the events sorted by user and item.
 
-What counts as a row, a column, a bad row is settled by `llpauc.data.readers`; here only the place is
-another one: a table on the disk instead of arrays. DuckDB keeps to a memory limit and puts what
+What counts as a row, a column, a bad row is settled by `llpauc.data.readers`; here only the place
+is another one: a table on the disk instead of arrays. DuckDB keeps to a memory limit and puts what
 does not fit beside its file.
 """
 
