@@ -15,6 +15,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -283,3 +285,24 @@ def _listening() -> Iterator[None]:
             f"another process is gone or does not answer ({why}); --resume goes on from the last"
             " checkpoint, and torchrun does so by itself with --max-restarts"
         ) from None
+
+
+def start_worker(threads: int, parent: int) -> None:
+    """Limit a worker process to `threads` threads, and end it when its parent process ends.
+
+    Args:
+        threads: of Numba and torch.
+        parent: process id of the parent.
+    """
+    import numba
+    import torch
+
+    numba.set_num_threads(min(threads, numba.get_num_threads()))
+    torch.set_num_threads(threads)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

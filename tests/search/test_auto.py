@@ -22,7 +22,8 @@ from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.models import Popularity
 from llpauc.recommend import Recommender, recipes
-from llpauc.search.auto import Budget, Outcome, document, finish, measures, running
+from llpauc.report import document
+from llpauc.search.auto import Budget, Outcome, finish, measures, running
 from llpauc.search.auto.baselines import run_baselines
 from llpauc.search.auto.contest import Contest, Listener, reserve
 from llpauc.search.auto.plan import baseline, prepare, scout, sized_recipes, variants, work

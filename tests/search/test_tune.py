@@ -33,7 +33,7 @@ from llpauc.models.embedding import EMBEDDING_MODELS
 from llpauc.recommend import Recommender
 from llpauc.recommend.parameters import plan
 from llpauc.recommend.recipes import RECIPES, moving, settled
-from llpauc.search.plots import AlphaBeta, best_in_bins
+from llpauc.report.tuning import AlphaBeta, best_in_bins
 from llpauc.search.tuning import claims as tuning_claims
 from llpauc.search.tuning import space as spaces
 from llpauc.search.tuning import storage as tuning_storage

@@ -49,8 +49,6 @@ KNOWN: set[tuple[str, str]] = {
     ("storage", "losses"),
     ("storage", "models"),
     ("training", "models"),
-    ("search", "research"),
-    ("report", "search"),
 }
 
 

@@ -23,6 +23,11 @@ PAPER_PROTOCOL: dict[str, Any] = {
     "dimensions": 64, "lr": 1e-3, "batch_size": 128, "negatives": 100, "sampler": "uniform-all",
     "cold": "random", "valid_metric": "recall@20", "patience": 3,
 }  # fmt: skip
+# The values of alpha and beta that the paper tries.
+PAPER_GRID: dict[str, tuple[float, ...]] = {
+    "alpha": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    "beta": (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.9),
+}
 _ALL_ITEMS = 3_000  # a catalogue up to this size is compared with as a whole
 _LARGE_CATALOGUE = 20_000  # items beyond which a row's best are told apart more sharply
 _MANY_EVENTS = 500_000  # beyond which propagation costs more than it brings

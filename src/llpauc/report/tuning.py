@@ -5,22 +5,71 @@ from __future__ import annotations
 import csv
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from llpauc.errors import InputError
 
 _MOST_BYTES = 64 << 20
 _TRIALS = "trials.csv"
+_BINS = 8  # along each axis; fewer where there are fewer values
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class AlphaBeta:
+    """A trial: its alpha and beta, its validation value, and whether it was trained to the end."""
+
+    alpha: float
+    beta: float
+    value: float
+    complete: bool
+
+
+def edges(values: Sequence[float], most: int = _BINS) -> Floats:
+    """Edges of at most `most` bins on a logarithmic scale.
+
+    Where there are few distinct values, each has its own bin, and the edges lie half-way between.
+
+    >>> edges([0.1, 0.1, 0.4]).round(3).tolist()
+    [0.05, 0.2, 0.8]
+    """
+    distinct: Floats = np.unique(np.log(values))
+    if len(distinct) == 1:
+        logs = distinct[0] + np.array([-0.1, 0.1])
+    elif len(distinct) > most:
+        logs = np.linspace(distinct[0] - 1e-9, distinct[-1] + 1e-9, most + 1)
+    else:
+        middle = (distinct[1:] + distinct[:-1]) / 2
+        logs = np.array([2 * distinct[0] - middle[0], *middle, 2 * distinct[-1] - middle[-1]])
+    return np.asarray(np.exp(logs), np.float64)
+
+
+def best_in_bins(trials: Sequence[AlphaBeta]) -> tuple[Floats, Floats, Floats]:
+    """Edges of alpha, edges of beta, and the best complete value of each bin; NaN in empty bins."""
+    alphas, betas = edges([t.alpha for t in trials]), edges([t.beta for t in trials])
+    table = np.full((len(alphas) - 1, len(betas) - 1), np.nan)
+    for trial in trials:
+        if trial.complete:
+            row, column = _bin(alphas, trial.alpha), _bin(betas, trial.beta)
+            table[row, column] = np.fmax(table[row, column], trial.value)
+    return alphas, betas, table
+
+
+def _bin(edges: Floats, value: float) -> int:
+    return int(np.clip(np.searchsorted(edges, value, "right") - 1, 0, len(edges) - 2))
 
 
 def read_tuning(folder: str | None) -> dict[str, Any] | None:
     """Plain JSON: edges of the bins, the best value of each, the trials' places, the best trial."""
     if folder is None:
         return None
-    from llpauc.search.plots import AlphaBeta, best_in_bins  # brings matplotlib along
-
     rows = _rows(Path(folder) / _TRIALS)
     numbered = [
         (int(number), AlphaBeta(*where, row.get("state") == "complete"))

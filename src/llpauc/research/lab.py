@@ -10,7 +10,6 @@ import hashlib
 import math
 import multiprocessing
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -21,6 +20,7 @@ from statistics import fmean
 from typing import TypeVar
 
 from llpauc.data.interactions import Split
+from llpauc.distributed import start_worker
 from llpauc.errors import check_at_least
 from llpauc.research import collection
 from llpauc.research.cells import Cell, Result
@@ -204,22 +204,6 @@ def _stored(store: Store, cell: Cell) -> Result | None:
 
 def _run_and_put(cell: Cell, data: str, store: Store) -> None:
     store.put(cell, run(cell, data))
-
-
-def start_worker(threads: int, parent: int) -> None:
-    """Keep to the share of the cores, and do not outlive a parent that was killed."""
-    import numba
-    import torch
-
-    numba.set_num_threads(min(threads, numba.get_num_threads()))
-    torch.set_num_threads(threads)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @lru_cache(maxsize=4)

@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from llpauc.report.document import bullet_list as bullet_list
+from llpauc.report.document import markdown_table as markdown_table
 from llpauc.research import plots
 from llpauc.storage.environment import git_commit
 from llpauc.storage.files import atomic_write
@@ -65,23 +67,6 @@ def write_report(report: Report, folder: Path, source: str) -> list[Path]:
 def _write(path: Path, text: str) -> None:
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """
-    >>> print(markdown_table(["a", "b"], [["1", "2"]]))
-    | a | b |
-    |---|---|
-    | 1 | 2 |
-    """
-    lines = [header, ["---"] * len(header), *rows]
-    text = ["| " + " | ".join(line) + " |" for line in lines]
-    text[1] = "|" + "---|" * len(header)
-    return "\n".join(text)
-
-
-def bullet_list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
 
 
 def setting_text(setting: Mapping[str, Any]) -> str:

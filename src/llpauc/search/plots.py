@@ -3,61 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from llpauc.report.tuning import AlphaBeta, best_in_bins
 from llpauc.storage.figure_files import plt
-
-Floats = npt.NDArray[np.float64]
-
-_BINS = 8  # a side; fewer where there are fewer values
-
-
-@dataclass(frozen=True)
-class AlphaBeta:
-    """A trial in the plane: where, how good, and whether it came to its end."""
-
-    alpha: float
-    beta: float
-    value: float
-    complete: bool
-
-
-def edges(values: Sequence[float], most: int = _BINS) -> Floats:
-    """Edges of bins by the logarithm: half-way between neighbours where there are few values.
-
-    >>> edges([0.1, 0.1, 0.4]).round(3).tolist()
-    [0.05, 0.2, 0.8]
-    """
-    found: Floats = np.unique(np.log(values))
-    if len(found) == 1:
-        logs = found[0] + np.array([-0.1, 0.1])
-    elif len(found) > most:
-        logs = np.linspace(found[0] - 1e-9, found[-1] + 1e-9, most + 1)
-    else:
-        middle = (found[1:] + found[:-1]) / 2
-        logs = np.array([2 * found[0] - middle[0], *middle, 2 * found[-1] - middle[-1]])
-    made: Floats = np.exp(logs)
-    return made
-
-
-def best_in_bins(trials: Sequence[AlphaBeta]) -> tuple[Floats, Floats, Floats]:
-    """Edges of alpha and of beta, and the best complete value of each bin; NaN where there is
-    none."""
-    alphas, betas = edges([t.alpha for t in trials]), edges([t.beta for t in trials])
-    table = np.full((len(alphas) - 1, len(betas) - 1), np.nan)
-    for trial in trials:
-        if trial.complete:
-            row, column = _bin(alphas, trial.alpha), _bin(betas, trial.beta)
-            table[row, column] = np.fmax(table[row, column], trial.value)
-    return alphas, betas, table
-
-
-def _bin(edges: Floats, value: float) -> int:
-    return int(np.clip(np.searchsorted(edges, value, "right") - 1, 0, len(edges) - 2))
 
 
 def alpha_beta_map(trials: Sequence[AlphaBeta], metric: str) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llpauc.recommend.recipes import PAPER_PROTOCOL
+from llpauc.recommend.recipes import PAPER_GRID, PAPER_PROTOCOL
 
 Setting = dict[str, Any]
 
@@ -33,8 +33,7 @@ ALPHA_BETA: dict[str, Setting] = {
     "amazon-book": {"alpha": 0.9, "beta": 0.01},
 }
 
-ALPHAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-BETAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.9)
+ALPHAS, BETAS = PAPER_GRID["alpha"], PAPER_GRID["beta"]
 
 GRIDS: dict[str, list[Setting]] = {
     "auc": [{}],

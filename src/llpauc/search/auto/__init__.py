@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llpauc.recommend.lists import Wanted, write_recommendations
-from llpauc.search.auto.document import as_html, as_markdown
+from llpauc.report.document import as_html, as_markdown
 from llpauc.search.auto.plan import Budget
 from llpauc.search.auto.report import Facts, blocks, headline
 from llpauc.search.auto.running import Outcome, run

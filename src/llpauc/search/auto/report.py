@@ -9,8 +9,8 @@ from importlib.metadata import version
 import numpy as np
 
 from llpauc.errors import listing
+from llpauc.report.document import Bars, Block, Bullets, Code, Heading, Table, Text
 from llpauc.search.auto.contest import VALID_USERS, Contest
-from llpauc.search.auto.document import Bars, Block, Bullets, Code, Heading, Table, Text
 from llpauc.search.auto.finish import METRICS, Finish
 from llpauc.search.auto.measures import RESAMPLES, Interval, Measures, weaknesses
 from llpauc.search.auto.plan import METRIC, Budget

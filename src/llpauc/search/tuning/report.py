@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from llpauc.research import plots
-from llpauc.research.report import markdown_table
+from llpauc.report.document import markdown_table
 from llpauc.search import plots as pictures
 from llpauc.search.tuning.space import Range, Space
 from llpauc.search.tuning.trials import TrialRow
 from llpauc.search.tuning.tune import Outcome
 from llpauc.search.tuning.workers import Tuning
+from llpauc.storage import figure_files as plots
 from llpauc.storage.environment import toml_text
 from llpauc.storage.files import atomic_write
 from llpauc.training.tracking import masked

@@ -21,8 +21,7 @@ from llpauc.errors import InputError, choose, listing
 from llpauc.losses import LOSSES, Suggestion, suggest_alpha_beta
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.recommend.parameters import plan
-from llpauc.recommend.recipes import with_loss
-from llpauc.research.paper.settings import ALPHAS, BETAS
+from llpauc.recommend.recipes import PAPER_GRID, with_loss
 from llpauc.training import TrainingOptions
 
 
@@ -66,7 +65,7 @@ OF_LOSSES: Space = {  # alpha and beta come from the data
 }
 OF_LIGHTGCN: Space = {"layers": (1, 2, 3)}
 
-GRIDS: dict[str, Space] = {"paper": {"alpha": ALPHAS, "beta": BETAS}}
+GRIDS: dict[str, Space] = {"paper": dict(PAPER_GRID)}
 
 _ALL_ITEMS_UP_TO = 5000  # items; beyond, scoring all of them at every step is too slow to search
 _AROUND = 3.0  # a range of shares goes by this factor beyond its starting points

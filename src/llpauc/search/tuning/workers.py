@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llpauc.data.interactions import Split
+from llpauc.distributed import start_worker
 from llpauc.errors import check_at_least, choose
 from llpauc.metrics import parse_metric
-from llpauc.research.lab import start_worker
 from llpauc.search.tuning.claims import BEAT, GRACE, Watch, beating, requeue
 from llpauc.search.tuning.space import Point, Space, as_plain
 from llpauc.search.tuning.storage import PRUNERS, open_study
