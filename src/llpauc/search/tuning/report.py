@@ -14,6 +14,7 @@ import numpy.typing as npt
 from scipy.stats import rankdata
 
 from llpauc.report.document import markdown_table
+from llpauc.report.tuning import AlphaBeta
 from llpauc.search import plots as pictures
 from llpauc.search.tuning.space import Range, Space
 from llpauc.search.tuning.trials import TrialRow
@@ -164,9 +165,7 @@ def _pictures(outcome: Outcome, metric: str, folder: Path) -> dict[str, str]:
     """Name of each picture -> how the report shows it."""
     shown = {}
     plane = [
-        pictures.AlphaBeta(
-            row.params["alpha"], row.params["beta"], row.value, row.state == "complete"
-        )
+        AlphaBeta(row.params["alpha"], row.params["beta"], row.value, row.state == "complete")
         for row in outcome.rows
         if row.value is not None and {"alpha", "beta"} <= set(row.params)
     ]
