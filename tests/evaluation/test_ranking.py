@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from threadpoolctl import threadpool_info
 
 from llpauc.errors import InputError
 from llpauc.evaluation.ranking import rank, tile_users
-from llpauc.models import FactorScorer
+from llpauc.evaluation.scorer import FactorScorer, inner_products
 
 
 class Table:
@@ -71,6 +70,73 @@ def factors(n_users: int, n_items: int, width: int = 24) -> FactorScorer:
     )
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(1, 11),
+    n_items=st.sampled_from([1, 2, 7, 31, 64, 1023, 1024, 1025, 2500]),
+    width=st.integers(1, 70),
+)
+def test_inner_products_of_a_user_do_not_depend_on_the_batch(seed, n, n_items, width):
+    rng = np.random.default_rng(seed)
+    users = rng.standard_normal((n, width), dtype=np.float32)
+    items = rng.standard_normal((n_items, width), dtype=np.float32)
+    together = np.empty((n, n_items), np.float32)
+    inner_products(users, items, together)
+    np.testing.assert_allclose(together, users @ items.T, rtol=1e-4, atol=1e-4)
+    for start in range(n):
+        for stop in range(start + 1, n + 1):
+            part = np.empty((stop - start, n_items), np.float32)
+            inner_products(users[start:stop], items, part)
+            assert part.tobytes() == together[start:stop].tobytes()
+    some_items = np.empty((n, n_items // 2 + 1), np.float32)
+    inner_products(users, items[n_items - len(some_items[0]) :], some_items)
+    assert some_items.tobytes() == together[:, n_items - len(some_items[0]) :].tobytes()
+
+
+def test_inner_products_sum_over_the_dimensions_in_order():
+    """Small terms between two large ones that cancel: any other order gives another sum."""
+    large = np.float32(2**25)
+    items = np.array([[large, 1, 1, 1, 1, 1, 1, 1, 1, 1, -large, 3]], np.float32)
+    for n in (1, 2, 3, 4):
+        out = np.empty((n, 1), np.float32)
+        inner_products(np.ones((n, 12), np.float32), items, out)
+        assert (out == 3).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_items=st.sampled_from([5, 2047, 2049, 10_000, 40_000]),
+    levels=st.sampled_from([1, 2, 50, 10**6]),
+    k=st.sampled_from([1, 20, 511, 512]),
+)
+def test_rank_many_items_equals_a_full_sort(seed, n_items, levels, k):
+    """Also where all scores are equal, and where few items are left."""
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, levels, (3, n_items)).astype(np.float32)
+    masked = np.zeros((3, n_items), bool)
+    masked[1] = rng.random(n_items) < 0.5
+    masked[2, : max(0, n_items - 30)] = True
+    got = rank(
+        Table(scores), np.arange(3, dtype=np.int32), k,
+        masked=sparse.csr_matrix(masked.astype(np.float32)),
+    )  # fmt: skip
+    items, best = brute_force(scores, masked, min(k, n_items))
+    np.testing.assert_array_equal(got.items, items)
+    np.testing.assert_array_equal(got.scores, best)
+
+
+@pytest.mark.parametrize("item", [0, 4999, 5000])
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_rank_nan_score_of_any_item_raises(item, is_masked):
+    scores = np.zeros((1, 5001), np.float32)
+    scores[0, item] = np.nan
+    hidden = np.array([item] if is_masked else [], np.int32)
+    with pytest.raises(InputError, match="NaN scores for user index 0"):
+        rank(Table(scores), np.zeros(1, np.int32), 3, hidden=hidden)
+
+
 def test_threads_and_memory_do_not_change_a_bit():
     scorer = factors(333, 7001)
     users = np.arange(333, dtype=np.int32)
@@ -107,20 +173,12 @@ def test_hidden_items_are_in_nobodys_list(n_users):
     assert not np.isin(got.items, hidden).any()
 
 
-def blas_threads() -> list[int]:
-    return [
-        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
-    ]
-
-
-def test_calls_share_their_threads_and_give_blas_its_own_back():
+def test_rank_concurrent_calls_share_the_threads():
     scorer, users = factors(900, 3001), np.arange(900, dtype=np.int32)
     alone = rank(scorer, users, 10)
-    before = blas_threads()
     with ThreadPoolExecutor(6) as callers:
-        found = list(callers.map(lambda _: rank(scorer, users, 10), range(24)))
-    assert all(one.items.tobytes() == alone.items.tobytes() for one in found)
-    assert blas_threads() == before
+        results = list(callers.map(lambda _: rank(scorer, users, 10), range(24)))
+    assert all(result.items.tobytes() == alone.items.tobytes() for result in results)
     started = [t for t in threading.enumerate() if t.name.startswith("rank")]
     assert len(started) <= (os.cpu_count() or 1)
 
@@ -161,7 +219,7 @@ def test_too_little_memory_says_what_is_needed():
 def test_nan_scores_name_the_user():
     scores = np.zeros((3, 4), np.float32)
     scores[2, 1] = np.nan
-    with pytest.raises(InputError, match="NaN scores for user row 2"):
+    with pytest.raises(InputError, match="NaN scores for user index 2"):
         rank(Table(scores), np.arange(3, dtype=np.int32), 2)
 
 

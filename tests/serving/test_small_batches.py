@@ -17,8 +17,7 @@ from llpauc.evaluation.scorer import FactorScorer
 from llpauc.models.fold_in import HistoryMap
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
-from llpauc.serving import small_batches
-from llpauc.serving.loaded_run import Wish, load_served, rank_wishes, similar
+from llpauc.serving.loaded_run import load_served, similar
 from llpauc.serving.small_batches import multiply, rank_few, shared_columns
 from tests.datasets import taste_split
 from tests.server import expected, trained
@@ -110,25 +109,6 @@ def test_a_nan_is_told(place, is_hidden):
     hidden = [np.array([place] if is_hidden else [], int)]
     with pytest.raises(InputError, match="NaN"):
         rank_few(lambda a, b, block: np.copyto(block, scores), 5001, hidden, 3)
-
-
-def test_where_blas_sums_in_another_order_rank_does_the_work(tmp_path, monkeypatch):
-    """The comparison at load notices one bit, and the answers are the same by the other way."""
-    folder = trained().save(tmp_path / "run")
-    usual = load_served(folder)
-    assert usual.columns is not None
-    product = multiply
-
-    def other_order(people, columns, out):
-        product(people, columns, out)
-        out[-1, -1] = np.nextafter(out[-1, -1], np.float32(9))
-
-    monkeypatch.setattr(small_batches, "multiply", other_order)
-    assert shared_columns(usual.fitted) is None
-    served = load_served(folder)
-    assert served.columns is None
-    wishes = [Wish(k=5, user=u) for u in range(20)] + [Wish(k=4, has=np.array([3, 5]))]
-    assert rank_wishes(served, wishes) == rank_wishes(usual, wishes)
 
 
 def test_item_vectors_that_are_not_those_of_new_people_are_not_shared():

@@ -14,17 +14,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from queue import SimpleQueue
-from threading import Lock
 from typing import Any
 
 import numba
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
-from threadpoolctl import ThreadpoolController
 
 from llpauc.data.interactions import Indices
 from llpauc.errors import InputError, check_at_least
@@ -33,8 +31,9 @@ from llpauc.metrics.pair_counts import PairCounts, count_above_row
 from llpauc.storage.environment import cores
 
 _TILE_BYTES = 16 << 20
-_TILE_USERS = (16, 64)
-THREAD_BYTES = 128 << 20  # address space of a thread: its stack, malloc's arena, BLAS's buffer
+_TILE_USERS = (15, 63)  # multiples of the three users that are scored in one pass
+_GROUPS = 2048  # of items, whose highest scores are compared first
+THREAD_BYTES = 128 << 20  # address space of a thread: its stack and malloc's arena
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,8 @@ class Ranking:
 
 
 def tile_users(n_items: int) -> int:
-    """Users in a tile: as many as fill 16 MB of scores, between 16 and 64."""
-    least, most = _TILE_USERS
-    return int(np.clip(_TILE_BYTES // (4 * max(n_items, 1)) // least * least, least, most))
+    """Users in a tile: as many as fill 16 MB of scores, between 15 and 63."""
+    return int(np.clip(_TILE_BYTES // (4 * max(n_items, 1)) // 3 * 3, *_TILE_USERS))
 
 
 def tile_bytes(n_items: int) -> int:
@@ -108,20 +106,18 @@ def rank(
         threads: at most this many; by default one a core.
         progress: called with the number of users done since the last call.
     """
-    n_items = scorer.n_items
+    n, n_items = len(users), scorer.n_items
     k = min(check_at_least("k", k, 1), n_items)
-    tile = tile_users(n_items)
-    workers = _workers(tile_bytes(n_items), memory_mb, threads)
-    nowhere = np.zeros(0, np.int32) if hidden is None else np.asarray(hidden, np.int32)
-    none = sparse.csr_matrix((len(users), n_items), dtype=np.float32)
-    masked = none if masked is None else _sorted(masked)
-    wanted = none if positives is None else _sorted(positives)
+    tile = min(tile_users(n_items), max(n, 1))
+    workers = _workers(4 * n_items * tile, memory_mb, threads)
+    excluded = np.zeros(0, np.int32) if hidden is None else np.asarray(hidden, np.int32)
+    mask_starts, mask_items = _sorted_rows(masked, n)
+    pos_starts, pos_items = _sorted_rows(positives, n)
 
-    n = len(users)
     items, scores = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
-    above, tied = np.zeros(wanted.nnz, np.int32), np.zeros(wanted.nnz, np.int32)
+    above, tied = np.zeros(len(pos_items), np.int32), np.zeros(len(pos_items), np.int32)
     n_negatives = np.zeros(n, np.int64)
-    # Blocks are handed round: a fresh one a tile would cost as much in page faults as the product.
+    # Blocks are reused: a new one for each tile would cost as much in page faults as the product.
     blocks: SimpleQueue[Scores] = SimpleQueue()
     starts = range(0, n, tile)
     for _ in range(min(workers, len(starts))):
@@ -129,32 +125,29 @@ def rank(
 
     def rank_tile(start: int) -> int:
         stop = min(start + tile, n)
-        # The last tile is filled up, so that every matrix product has the same shape.
-        asked = users[np.minimum(np.arange(start, start + tile), n - 1)]
-        block = blocks.get()
+        whole = blocks.get()
         try:
-            scorer.scores_into(asked, block)
-            bad = _rank_rows(
-                block[: stop - start], start, nowhere,
-                masked.indptr, masked.indices, wanted.indptr, wanted.indices,
+            block = whole[: stop - start]
+            scorer.scores_into(users[start:stop], block)
+            with_nan = _rank_block(
+                block, start, excluded, mask_starts, mask_items, pos_starts, pos_items,
                 items, scores, above, tied, n_negatives,
             )  # fmt: skip
         finally:
-            blocks.put(block)
-        if bad >= 0:
+            blocks.put(whole)
+        if with_nan >= 0:
             raise InputError(
-                f"the model gives NaN scores for user row {users[bad]}; it has diverged:"
+                f"the model gives NaN scores for user index {users[with_nan]}; it has diverged:"
                 " train with a smaller learning rate"
             )
         return stop - start
 
-    with _one_blas_thread():
-        for done in _each(rank_tile, starts, workers):
-            if progress is not None:
-                progress(done)
+    for done in _each(rank_tile, starts, workers):
+        if progress is not None:
+            progress(done)
     counts = None
     if positives is not None:
-        counts = PairCounts(above, tied, wanted.indptr.astype(np.int64), n_negatives)
+        counts = PairCounts(above, tied, pos_starts.astype(np.int64), n_negatives)
     return Ranking(items, scores, counts)
 
 
@@ -211,59 +204,87 @@ def _each(work: Callable[[int], int], starts: range, workers: int) -> Iterator[i
         wait(jobs)
 
 
-_controller = cache(ThreadpoolController)  # looking for libraries takes a millisecond
-_blas_lock = Lock()
-_blas_users: list[Any] = []
-
-
-@contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    """Tiles are the threads. Calls may overlap: the last to leave gives BLAS its threads back."""
-    with _blas_lock:
-        if not _blas_users:
-            _blas_users.append(_controller().limit(limits=1, user_api="blas"))
-        _blas_users.append(None)
-    try:
-        yield
-    finally:
-        with _blas_lock:
-            _blas_users.pop()
-            if len(_blas_users) == 1:
-                _blas_users.pop().restore_original_limits()
-
-
-def _sorted(matrix: Any) -> Any:
+def _sorted_rows(matrix: Any, n: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Starts and item indices of a CSR matrix with sorted rows; n empty rows for None."""
+    if matrix is None:
+        return np.zeros(n + 1, np.int32), np.zeros(0, np.int32)
     if not matrix.has_sorted_indices:
         matrix = matrix.sorted_indices()
-    return matrix
+    return matrix.indptr, matrix.indices
 
 
 @numba.njit(nogil=True, cache=True)
-def _rank_rows(
-    block, first, nowhere, mask_ptr, mask_items, pos_ptr, pos_items,
+def _rank_block(
+    block, first, excluded, mask_starts, mask_items, pos_starts, pos_items,
     items, scores, above, tied, n_negatives,
 ):  # fmt: skip
-    """Reduce a tile of scores, row by row; the index of a row with a NaN, or -1."""
-    for r in range(block.shape[0]):
-        row = block[r]
-        u = first + r
-        nans = np.int32(0)
-        for j in range(len(row)):  # counted, not left at the first: so the loop runs in vectors
-            nans = np.int32(nans + np.int32(row[j] != row[j]))
-        if nans > 0:
-            return u
-        hidden = mask_items[mask_ptr[u] : mask_ptr[u + 1]]
-        begin, end = pos_ptr[u], pos_ptr[u + 1]
+    """Reduce the scores of a tile, user by user; the index of a user with a NaN, or -1."""
+    maxima = np.empty(_GROUPS, np.float32)
+    nans = np.empty(_GROUPS, np.int32)
+    for r in range(len(block)):
+        row, u = block[r], first + r
+        masked = mask_items[mask_starts[u] : mask_starts[u + 1]]
+        begin, end = pos_starts[u], pos_starts[u + 1]
         if end > begin:
             n_negatives[u] = count_above_row(
-                row, pos_items[begin:end], hidden, above[begin:end], tied[begin:end]
+                row, pos_items[begin:end], masked, above[begin:end], tied[begin:end]
             )
-        for item in hidden:
-            row[item] = -np.inf
-        for item in nowhere:
-            row[item] = -np.inf
-        best_of(row, items[u], scores[u])
+        masked_nans = _exclude(row, masked) + _exclude(row, excluded)
+        _group_maxima(row, maxima, nans)
+        if masked_nans + nans.sum() > 0:
+            return u
+        if 4 * items.shape[1] < _GROUPS < len(row):
+            _best_of_groups(row, maxima, items[u], scores[u])
+        else:
+            best_of(row, items[u], scores[u])
     return -1
+
+
+@numba.njit(nogil=True, cache=True)
+def _exclude(row, removed):
+    """Set the scores of some items to -inf; how many of them were NaN."""
+    nans = 0
+    for item in removed:
+        nans += row[item] != row[item]
+        row[item] = -np.inf
+    return nans
+
+
+@numba.njit(nogil=True, cache=True)
+def _group_maxima(row, maxima, nans):
+    """Group g is the items g, g + _GROUPS, ...: its highest score, and whether it has a NaN."""
+    maxima[:] = -np.inf
+    nans[:] = 0
+    for start in range(0, len(row), _GROUPS):
+        part = row[start : min(start + _GROUPS, len(row))]
+        for j in range(len(part)):  # no reduction within the loop, so it is vectorised
+            maxima[j] = part[j] if part[j] > maxima[j] else maxima[j]
+            nans[j] |= np.int32(part[j] != part[j])
+
+
+@numba.njit(nogil=True, cache=True)
+def _best_of_groups(row, maxima, items, scores):
+    """`best_of`, applied only to the items that can be among the best k.
+
+    The k highest maxima are k scores, so an item below the lowest of them is not among the best k,
+    nor is any item of a group whose maximum is below it.
+    """
+    k = len(items)
+    best_of(maxima, items, scores)
+    bound = scores[k - 1]
+    if bound == -np.inf:  # fewer than k groups have an item left
+        best_of(row, items, scores)
+        return
+    groups = np.flatnonzero(maxima >= bound)
+    candidates, n = np.empty(len(groups) * (len(row) // _GROUPS + 1), np.int32), 0
+    for start in range(0, len(row), _GROUPS):  # ascending, so equal scores keep their order
+        for group in groups:
+            if start + group < len(row) and row[start + group] >= bound:
+                candidates[n] = start + group
+                n += 1
+    best_of(row[candidates[:n]], items, scores)
+    for position in range(k):
+        items[position] = candidates[items[position]]
 
 
 @numba.njit(nogil=True, cache=True)

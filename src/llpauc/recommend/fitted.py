@@ -231,10 +231,9 @@ def _model_from(
         length, rows = tensors["history_length"], tensors["history_rows"]
         if len(rows) != n_items or rows.shape[1:] != tensors["history_base"].shape:
             raise ValueError(f"history rows are {rows.shape}, items are {n_items}")
-        return FactorScorer(users, items), HistoryMap(
-            rows, tensors["history_base"], items,
-            float(length[0]) if len(length) else None,
-        )  # fmt: skip
+        scorer = FactorScorer(users, items)
+        norm = float(length[0]) if len(length) else None
+        return scorer, HistoryMap(rows, tensors["history_base"], scorer.item_vectors, norm)
     by_items: HistoryScorer
     if "item_weights" in tensors:
         by_items = EASE(tensors["item_weights"])

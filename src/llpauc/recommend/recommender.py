@@ -380,4 +380,4 @@ def _fitted_vectors(
     """The vectors as they rank, and the mean user's for somebody of whom nothing is known."""
     warm = np.diff(train.matrix.indptr) > 0
     mean = users[warm].mean(axis=0, dtype=np.float64).astype(np.float32)
-    return Fitted.of(seen, FactorScorer(users, items), by_items, items @ mean)
+    return Fitted.of(seen, FactorScorer(users, by_items.item_vectors), by_items, items @ mean)

@@ -2,10 +2,7 @@
 
 `rank` computes whole tiles of users, so that a list never depends on who else is asked for: right
 for all users of a run, dear for one. Here the product is our own loop: one sum an item, in the
-order of the dimensions, each step a fused multiply-add. BLAS sums in that order too where the
-vectors are not too long, but nobody promises it: `shared_columns` compares the two bit for bit on
-the run's own item vectors, and where they differ the run is served by `rank`. The best K are chosen
-by the function that `rank` uses, so there is one order.
+order of the dimensions, each step a fused multiply-add, as in `evaluation.scorer.inner_products`.
 """
 
 from __future__ import annotations
@@ -16,18 +13,16 @@ from typing import Any
 import numba
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from llpauc.data.interactions import Indices
 from llpauc.errors import InputError
-from llpauc.evaluation.ranking import best_of, tile_users
+from llpauc.evaluation.ranking import best_of
 from llpauc.evaluation.scorer import FactorScorer, Scores
 from llpauc.models.fold_in import HistoryMap
 from llpauc.recommend.fitted import Fitted
 
 PEOPLE = 16  # scored in one pass: beyond that, a person costs no less
 _ITEMS = 1024  # in one pass: with 64 dimensions they stay in the processor's second cache
-_COMPARED = 10_000  # sums, at least, before our order is taken for that of BLAS
 _GROUPS = 2048  # of items, whose highest scores are looked at first
 
 # A fresh block each time would cost as much in page faults as the product. `append` and `pop` are
@@ -136,27 +131,12 @@ def _block(n_items: int) -> Scores:
 
 
 def shared_columns(fitted: Fitted) -> Scores | None:
-    """(d, n_items) item vectors where `multiply` has the bits of the model's own products, for
-    known users and for new people; None where it has not, or the model has no vectors.
-
-    The order in which BLAS sums depends on the shapes alone, so products of the shape that `rank`
-    asks for, with random vectors, tell of all.
-    """
+    """(d, n_items) item vectors of known and of new users; None where they differ or are absent."""
     scorer, by_items = fitted.scorer, fitted.by_items
     if not isinstance(scorer, FactorScorer) or not isinstance(by_items, HistoryMap):
         return None
-    columns = scorer.item_vectors.T
-    d, n_items = columns.shape
-    few = PEOPLE - 1  # groups of four, and some that are left over
-    ours, rng = np.empty((few, n_items), np.float32), np.random.default_rng(0)
-    with threadpool_limits(1, user_api="blas"):
-        for _ in range(0, _COMPARED, ours.size):  # few sums may agree by chance
-            people = rng.standard_normal((tile_users(n_items), d), dtype=np.float32)
-            multiply(people[:few], columns, ours)
-            for theirs in (columns, by_items.item_vectors.T):
-                if not np.array_equal(ours, (people @ theirs)[:few]):
-                    return None
-    return columns
+    shared = np.array_equal(scorer.item_vectors, by_items.item_vectors)
+    return scorer.item_vectors.T if shared else None
 
 
 # --- the product --------------------------------------------------------------------------------
