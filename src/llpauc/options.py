@@ -63,6 +63,23 @@ class Grid:
 
 
 @dataclass(frozen=True)
+class Choices:
+    """The allowed values are the names of a registry, which is looked up when it is needed.
+
+    Args:
+        place: "package.module:attribute" of a mapping or sequence of names.
+        many: whether a comma-separated list of names is allowed.
+    """
+
+    place: str
+    many: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(import_object(self.place))
+
+
+@dataclass(frozen=True)
 class LogRange:
     """`tune` draws any number from `low` to `high`, uniformly by its logarithm."""
 
@@ -84,7 +101,8 @@ class Option:
         default: `REQUIRED` where there is none.
         help: text from the docstring.
         optional: whether None is allowed.
-        choices: allowed values of a `Literal`; empty where any value of the type is allowed.
+        choices: allowed values of a `Literal` or a registry; empty where any value is allowed.
+        many: whether several choices may be given, separated by commas.
         bounds: `Gt`, `Ge`, `Lt` and `Le` of the annotation.
         search: what `tune` tries; None where it leaves the option alone.
         hint: the annotation as it was written, without `None`.
@@ -96,6 +114,7 @@ class Option:
     help: str
     optional: bool
     choices: tuple[Any, ...]
+    many: bool
     bounds: tuple[Any, ...]
     search: Grid | LogRange | None
     hint: Any
@@ -130,10 +149,11 @@ class Option:
         if value is None and self.optional:
             return None
         if self.choices:
-            if value not in self.choices:
-                raise InputError(
-                    f"unknown {self.name} {value!r}; choose one of: {listing(self.choices)}"
-                )
+            for name in value.split(",") if self.many and isinstance(value, str) else [value]:
+                if name not in self.choices:
+                    raise InputError(
+                        f"unknown {self.name} {name!r}; choose one of: {listing(self.choices)}"
+                    )
             return value
         checked = _as_type(value, self.type)
         if checked is None or not all(_holds(bound, checked) for bound in self.bounds):
@@ -145,6 +165,20 @@ class Option:
                 wanted = self.interval or wanted
             raise InputError(f"{self.name} must be {wanted}, got {value!r}")
         return checked
+
+    def parse(self, text: str) -> Any:
+        """The value that `text` stands for on a command line.
+
+        >>> options_of(_Example)["share"].parse("0.25")
+        0.25
+        """
+        value: Any = text
+        if self.type in (int, float):
+            try:
+                value = self.type(text)
+            except ValueError:
+                value = text
+        return self.check(value)
 
 
 def _as_type(value: Any, kind: Any) -> Any:
@@ -206,10 +240,12 @@ def _option(name: str, hint: Any, default: Any, text: str) -> Option:
         kind, inner = _without_none(get_args(hint)[0])
         notes = get_args(hint)[1:]
         optional = optional or inner
-    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    names = next((note for note in notes if isinstance(note, Choices)), None)
+    choices = get_args(kind) if get_origin(kind) is Literal else names.names if names else ()
+    many = names is not None and names.many
     bounds = tuple(note for note in notes if isinstance(note, (Gt, Ge, Lt, Le)))
     search = next((note for note in notes if isinstance(note, (Grid, LogRange))), None)
-    return Option(name, kind, default, text, optional, choices, bounds, search, hint)
+    return Option(name, kind, default, text, optional, choices, many, bounds, search, hint)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -255,8 +291,7 @@ class Registry(Mapping[str, T]):
         if place is None:
             raise InputError(f"unknown {self.kind} {name!r}; choose one of: {listing(self)}")
         if isinstance(place, str):
-            module, _, attribute = place.partition(":")
-            return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
+            return import_object(place)  # type: ignore[no-any-return]
         return place
 
     def __contains__(self, name: object) -> bool:
@@ -275,6 +310,12 @@ class Registry(Mapping[str, T]):
     def register(self, name: str, place: str | T) -> None:
         """Add an object of your own, such as a model or a loss defined in another package."""
         self._places[name] = place
+
+
+def import_object(place: str) -> Any:
+    """The object at "package.module:attribute"."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def lazy_exports(package: str, places: Mapping[str, str]) -> Any:

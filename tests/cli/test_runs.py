@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from llpauc import cli
-from llpauc.cli.model_options import ModelOptions
 from llpauc.cli.train import train
+from llpauc.cli.training_options import ModelOptions
 from llpauc.data.interactions import IdMap
 from llpauc.losses import LOSSES
 from llpauc.recommend import Recommender

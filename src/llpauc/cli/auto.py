@@ -10,10 +10,10 @@ from shlex import quote
 from threading import Timer
 from typing import TYPE_CHECKING, Any, Literal
 
-from llpauc.cli.console import command_name, note, print_json, show_table, time_span
-from llpauc.cli.options import Seed, TableOptions
+from llpauc.cli.console import command_name, log, print_json, show_table, time_span
+from llpauc.cli.data_options import Seed, TableOptions
 from llpauc.cli.outputs import check_folder
-from llpauc.cli.parser import Count
+from llpauc.options import Count
 
 if TYPE_CHECKING:
     from llpauc.search.auto import Outcome
@@ -80,11 +80,13 @@ def auto(
     else:
         _show(outcome)
         print(headline(outcome))
-    note(
+    log.info(
         f"{time_span(time_given.passed)} of {time_span(time_given.seconds)}; wrote {out}/:"
         f" report.html, report.md, recommendations.parquet ({lists:,} rows), run, config.toml"
     )
-    note(f"next: open {out}/report.html, or {command_name()} recommend {quote(out)}/run --users ID")
+    log.info(
+        f"next: open {out}/report.html, or {command_name()} recommend {quote(out)}/run --users ID"
+    )
     if outcome.signal is not None:
         raise SystemExit(128 + outcome.signal)
 
@@ -93,7 +95,7 @@ def _seconds_of(warm_up: Callable[[], None]) -> float:
     """How long it took; said aloud where that is long, as the first time after an install."""
     begun = time.monotonic()
     told = Timer(
-        3.0, note, ["compiling, once after an install: half a minute or so, beside the budget"]
+        3.0, log.info, ["compiling, once after an install: half a minute or so, beside the budget"]
     )
     told.start()
     try:
@@ -105,7 +107,7 @@ def _seconds_of(warm_up: Callable[[], None]) -> float:
 
 def _config(outcome: Outcome, table: TableOptions, path: str) -> str:
     """config.toml: what `llpauc train` needs beside the data to fit the winner again."""
-    from llpauc.cli.model_options import ModelOptions
+    from llpauc.cli.training_options import ModelOptions
     from llpauc.search.tuning.report import toml
 
     usual = asdict(TableOptions())
@@ -175,7 +177,7 @@ def _telling(seconds: float, begun: float) -> Iterator[Listener]:
     from llpauc.search.auto.contest import Listener
 
     if not sys.stderr.isatty():
-        yield Listener(line=note)
+        yield Listener(line=log.info)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

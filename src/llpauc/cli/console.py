@@ -1,14 +1,15 @@
-"""What a person sees: tables, notes, progress. What a program sees: JSON on stdout, all of it."""
+"""Output of the commands: tables and JSON on stdout; messages and progress on stderr."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Timer
 from typing import Any, Literal
 
@@ -25,22 +26,47 @@ from rich.table import Table
 from rich.text import Text
 
 _PROGRESS_AFTER = 1.0  # seconds: shorter work shows no bar
-_WIDEST = 100_000  # characters of a table
+_MAX_WIDTH = 100_000  # characters of a table
 
 
-def note(text: str) -> None:
-    """A remark for people, on stderr, so that stdout stays the result alone."""
-    if not _silent():
-        print(text, file=sys.stderr)
+log = logging.getLogger("llpauc.cli")
 
 
-def _silent() -> bool:
-    """Of the processes that torchrun started, the first one talks."""
-    return os.environ.get("RANK", "0") != "0"
+class _StderrHandler(logging.Handler):
+    """Messages on standard error, so that standard output holds the result alone.
+
+    A message that cannot be written is dropped: work does not depend on its readers.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ValueError):
+            print(printable(record.getMessage()), file=sys.stderr, flush=True)
+
+
+def install_log_handler() -> None:
+    """Print the messages of the library; of several processes, the first one prints."""
+    logger = logging.getLogger("llpauc")
+    if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
+        logger.addHandler(_StderrHandler())
+    logger.setLevel(logging.INFO if _prints() else logging.CRITICAL)
+    logger.propagate = False
+
+
+def _prints() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which a terminal would execute.
+
+    >>> printable("a\x1b[2Jb\nc")
+    'a?[2Jb\nc'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def command_name() -> str:
-    """How the reader calls this program: by its name where that is found, else by its path."""
+    """The command to type: `llpauc` if it is on the PATH, else its path."""
     if shutil.which("llpauc"):
         return "llpauc"
     return os.path.relpath(sys.argv[0]) if sys.argv[0].endswith("llpauc") else "python -m llpauc"
@@ -53,7 +79,7 @@ def print_json(result: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON's own types; a number that is none (NaN, infinity) becomes null."""
+    """The value in JSON types; NaN and infinity become null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -67,30 +93,30 @@ def _plain(value: Any) -> Any:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to `main`; rich would end the process with a failure."""
-        raise  # it is called while the error is being handled
+        """Leave it to `main`; rich would exit with a failure code."""
+        raise  # called while the error is being handled
 
 
 def show_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, left: int = 1
 ) -> None:
-    """A table of strings and numbers; the first `left` columns are names, the rest figures.
+    """Print a table of strings and numbers; the first `left` columns are aligned to the left.
 
-    It is as wide as it needs to be: a figure cut short is worse than a line that wraps.
+    The table is as wide as its content: no value is cut.
     """
     table = Table(header_style="bold")
-    for place, name in enumerate(columns):
-        justify: Literal["left", "right"] = "left" if place < left else "right"
+    for position, name in enumerate(columns):
+        justify: Literal["left", "right"] = "left" if position < left else "right"
         table.add_column(Text(name), justify=justify, no_wrap=True)
     for row in rows:
-        table.add_row(*[Text(cell(value)) for value in row])  # an id such as [/b] is no markup
-    console = _Console(width=_WIDEST, highlight=False)
+        table.add_row(*[Text(printable(cell(value))) for value in row])  # Text: [/b] is not markup
+    console = _Console(width=_MAX_WIDTH, highlight=False)
     console.print(Text(title, style="bold"))
     console.print(table)
 
 
 def cell(value: Any) -> str:
-    """A number as people read it: counts with separators, shares with four digits."""
+    """A value as text: integers with separators, fractions with four digits."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, bool):
@@ -112,11 +138,11 @@ def time_span(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr that appears after a second and leaves no trace; nothing when piped.
+    """A progress bar on stderr that appears after a second and is removed at the end.
 
-    Without a total, or where nobody advances it, it says that work goes on, and for how long.
+    Without a total it shows the elapsed time. Nothing is shown if stderr is not a terminal.
     """
-    if not sys.stderr.isatty() or _silent():
+    if not sys.stderr.isatty() or not _prints():
         yield lambda done: None
         return
     amount = (MofNCompleteColumn(), TimeRemainingColumn()) if total else ()
@@ -129,12 +155,12 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         transient=True,
     )
     task = bar.add_task(what, total=total)
-    later = Timer(_PROGRESS_AFTER, bar.start)
-    later.start()
+    start_timer = Timer(_PROGRESS_AFTER, bar.start)
+    start_timer.start()
     try:
         yield lambda done: bar.advance(task, done)
     finally:
-        later.cancel()
-        later.join()
+        start_timer.cancel()
+        start_timer.join()
         if bar.live.is_started:
             bar.stop()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
-from llpauc.cli.options import FileFormat, SplitOptions, TableOptions
+from llpauc.cli.console import cell, command_name, log, print_json, progress, show_table
+from llpauc.cli.data_options import FileFormat, SplitOptions, TableOptions
 from llpauc.cli.outputs import check_file, check_folder
-from llpauc.cli.parser import Count
+from llpauc.options import Count
 
 if TYPE_CHECKING:
     from llpauc.data.interactions import Split
@@ -34,7 +34,7 @@ def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bo
 
         check_file(plot)
         plots.check_kind(plot)
-    data = table.load(path, least=1)
+    data = table.load(path, min_ids=1)
     looked = inspection.inspect(data if isinstance(data, Split) else data.interactions)
     if json:
         print_json({"whole": looked.whole, "parts": looked.parts, "odd": looked.odd})
@@ -54,9 +54,9 @@ def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bo
         for finding in looked.odd:
             print(f"  - {finding}")
     if plot is None:
-        note("for a picture of the long tail: --plot tail.png")
+        log.info("for a picture of the long tail: --plot tail.png")
     else:
-        note(f"wrote {plots.save(plots.long_tail(looked, path), plot)}")
+        log.info(f"wrote {plots.save(plots.long_tail(looked, path), plot)}")
 
 
 def _figure(value: Any) -> str:
@@ -120,12 +120,12 @@ def noise(
         raise InputError("--min-rating would drop the noise itself; the threshold marks it")
     check_folder(out)
     pair = clean_and_noise(
-        _single(table, path, noise=True).interactions, threshold=threshold, split=options.how,
-        core=options.k_core, seed=options.seed, **options.shares,
+        _single(table, path, warn_low_ratings=False).interactions, threshold=threshold, split=options.how,
+        core=options.k_core, seed=options.seed, **options.sizes,
     )  # fmt: skip
     write_pair(pair, out, format=write)
     for text in pair.notes:
-        note(text)
+        log.info(text)
     _report_splits({"clean": pair.clean, "noise": pair.noise}, out, json)
 
 
@@ -161,8 +161,8 @@ def prepare(
     with progress(f"preparing {out}"):
         manifest = prepare_files(
             files, out, how=options.how, seed=options.seed, memory=memory,
-            min_rating=table.min_rating, held_out_users=held_out_users, tell=note,
-            reading=table.reading(), **options.shares,
+            min_rating=table.min_rating, held_out_users=held_out_users, tell=log.info,
+            reading=table.reading(), **options.sizes,
         )  # fmt: skip
     if json:
         told = {name: manifest[name] for name in ("rows", "counts", "notes")}
@@ -172,7 +172,7 @@ def prepare(
         name: n for name, n in manifest["counts"].items() if name != "histories"
     }
     show_table(f"wrote {out}", ["", "count"], [[name, n] for name, n in counts.items()])
-    note(f"next: {command_name()} train {quote(out)}")
+    log.info(f"next: {command_name()} train {quote(out)}")
 
 
 def verify(path: str, *, json: bool = False) -> None:
@@ -192,11 +192,11 @@ def verify(path: str, *, json: bool = False) -> None:
         print(f"{path}: whole, {len(split.train):,} training events")
 
 
-def _single(table: TableOptions, path: str, *, noise: bool = False) -> Reading:
+def _single(table: TableOptions, path: str, *, warn_low_ratings: bool = True) -> Reading:
     from llpauc.data.interactions import Split
     from llpauc.errors import InputError
 
-    data = table.load(path, noise=noise)
+    data = table.load(path, warn_low_ratings=warn_low_ratings)
     if isinstance(data, Split):
         raise InputError(f"{path}: is split already into {', '.join(data.parts)}; name one file")
     return data

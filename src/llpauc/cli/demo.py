@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import command_name, note, print_json, progress, show_table
+from llpauc.cli.console import command_name, log, print_json, progress, show_table
 from llpauc.cli.outputs import check_folder
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def demo(out: str = "demo", json: bool = False) -> None:
     }
     results = {}
     for name, model in models.items():
-        note(f"fitting {name} ...")
+        log.info(f"fitting {name} ...")
         with progress(name, len(split.train) * _SETTINGS["epochs"]) as advance:
             model.fit(split, on_batch=advance)
         if model.history is not None and model.history.signal is not None:
@@ -78,21 +78,23 @@ def demo(out: str = "demo", json: bool = False) -> None:
         left=2,
     )
     _show_somebody(trained, data)
-    note(
+    log.info(
         f"wrote the picture {picture}, the data {folder / 'films'}, {titles}, the model"
         f" {folder / 'run'}"
     )
-    note("LLPAUC is tuned on these made-up data, EASE is not: this shows the tool, not who is best")
-    note("what to try next:")
+    log.info(
+        "LLPAUC is tuned on these made-up data, EASE is not: this shows the tool, not who is best"
+    )
+    log.info("what to try next:")
     me = command_name()
     films, run, names, page, bpr = (
         quote(str(folder / name)) for name in ("films", "run", titles.name, "page.html", "bpr")
     )
-    note(f"  {me} data inspect {films}")
-    note(f"  {me} recommend {run} --users u0042 -k 5")
-    note(f"  {me} report {run} --items {names} --out {page}    # a page to look at")
-    note(f"  {me} train {films} --loss bpr --out {bpr}")
-    note(f"  {me} data inspect YOUR_FILE.csv")
+    log.info(f"  {me} data inspect {films}")
+    log.info(f"  {me} recommend {run} --users u0042 -k 5")
+    log.info(f"  {me} report {run} --items {names} --out {page}    # a page to look at")
+    log.info(f"  {me} train {films} --loss bpr --out {bpr}")
+    log.info(f"  {me} data inspect YOUR_FILE.csv")
 
 
 def _write_titles(data: DemoData, path: Path) -> Path:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from llpauc.cli.console import note, print_json, progress, show_table
+from llpauc.cli.console import log, print_json, progress, show_table
+from llpauc.cli.data_options import SplitOptions, TableOptions
 from llpauc.cli.memory_limit import check_room
-from llpauc.cli.options import SplitOptions, TableOptions
 from llpauc.cli.outputs import check_file, make_folder_of
-from llpauc.cli.parser import Count, NotNegative, Positive
+from llpauc.options import Count, NonNegative, Positive
 
 if TYPE_CHECKING:
     from llpauc.data.interactions import Interactions, Split
@@ -37,7 +37,7 @@ def evaluate(
     options: SplitOptions,
     regularization: Positive = 200.0,
     neighbours: Count = 100,
-    shrinkage: NotNegative = 10.0,
+    shrinkage: NonNegative = 10.0,
     memory_mb: Positive = 1024.0,
     threads: Count | None = None,
     per_user: str | None = None,
@@ -120,7 +120,7 @@ def evaluate(
     one = found.any_result
     warning = _beaten_by_recent(found.results, split, parts, chosen)
     if warning is not None:
-        note(warning)
+        log.info(warning)
     if json:
         print_json(
             {
@@ -133,24 +133,24 @@ def evaluate(
         )  # fmt: skip
     else:
         _show(found, f"{path}: {on} users, full ranking of {split.n_items:,} items")
-        note(
+        log.info(
             f"masked: {evaluation.MASKS[mask][0]}; {one.left_out:,} users without a {on} item"
             " are left out"
         )
-        note(f"learnt from: {histories.HISTORIES[history]}")
+        log.info(f"learnt from: {histories.HISTORIES[history]}")
         if "recent" in found.results:
-            note(f"recent: {chosen}; chosen on {chosen.on}")
+            log.info(f"recent: {chosen}; chosen on {chosen.on}")
     if per_user is not None:
         make_folder_of(per_user)
         evaluation.write_per_user(found.results, per_user)
-        note(f"wrote {per_user}")
+        log.info(f"wrote {per_user}")
     if lists is not None:
         make_folder_of(lists)
         evaluation.write_lists(found.results, split.item_ids, lists)
-        note(f"wrote {lists}")
+        log.info(f"wrote {lists}")
     if plot is not None:
         figure = plots.compare_models(found.summaries, list(one.values)[:3], f"{path}, {on} users")
-        note(f"wrote {plots.save(figure, plot)}")
+        log.info(f"wrote {plots.save(figure, plot)}")
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _measure_all(
             if not may_leave_out:
                 raise
             left_out[name] = str(error)
-            note(f"without {name}: {error}")
+            log.info(f"without {name}: {error}")
             continue
         with progress(f"ranking with {name}", ranked) as advance:
             results[name] = measure(scorer, progress=advance)
@@ -264,7 +264,7 @@ def _in_place(run: str, fitted: Fitted, split: Split, on: Literal["test", "valid
         # A pair that stands in train as well is the data's own leak, not the run's.
         told &= split.train.matrix[target.users, target.items].A1 == 0
         if told.any():
-            note(
+            log.info(
                 f"{run}: was trained on {int(told.sum()):,} of the {len(target):,} {on} events, so"
                 " its figures flatter it; train on the train part alone"
             )

@@ -1,107 +1,32 @@
-"""From a function to a command: one signature gives help, config file, overrides and errors.
+"""From a function to a command: one signature gives flags, help, config file and checks.
 
-A command is a plain function. Its parameters are the options (those without a default are
-positional; a dataclass stands for all its fields, so that commands can share options), its
-docstring the help, its annotations the checks: pydantic's `Field` bounds work.
-`--config FILE.toml` sets any of them, the command line wins wherever the file is named,
-`--print-config` shows the outcome.
+A command is a plain function. Parameters without a default are positional; a parameter that is a
+dataclass stands for all its fields, so that commands share options. The docstring is the help, the
+annotations are the checks (see `llpauc.options`). `--config FILE.toml` sets any option, a flag on
+the command line overrides it, and `--print-config` prints the result.
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
-import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_origin, get_type_hints
 
+import tomli_w
 from docstring_parser import parse as parse_docstring
-from jsonargparse import ArgumentParser
-from pydantic import Field
 
-from llpauc.errors import listing
+from llpauc.errors import InputError, listing
+from llpauc.options import REQUIRED, Option, options_of
 
 Command = Callable[..., None]
 
-Share = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
-
-
-class Parser(ArgumentParser):
-    """jsonargparse, with errors in one line and help without type machinery."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        positional = [action.dest for action in self._actions if not action.option_strings]
-        said = one_line(message, positional)
-        print(f"{self.prog}: error: {said} (see {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)
-
-    def read(self, words: Sequence[str]) -> dict[str, Any]:
-        """The options by name. Config files come first, so that the words beside them win."""
-        configs, rest = _take_configs(words)
-        for path in configs:
-            self._check_config(path)
-        values: dict[str, Any] = self.parse_args(
-            [*(f"--config={path}" for path in configs), *rest]
-        ).as_dict()
-        return values
-
-    def _check_config(self, path: str) -> None:
-        """jsonargparse takes a name that is no file for TOML itself, and names none in errors."""
-        try:
-            keys = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            self.error(f"--config: {path}: cannot be read: {error.strerror}")
-        except UnicodeDecodeError:
-            self.error(f"--config: {path}: is not UTF-8 text, so it is no TOML file")
-        except tomllib.TOMLDecodeError as error:
-            self.error(f"--config: {path}: is no TOML: {error}")
-        known = [action.dest for action in self._actions if action.dest not in _NOT_IN_CONFIGS]
-        for key in keys:
-            if key.replace("-", "_") not in known:
-                choices = listing(known, len(known))
-                self.error(f"--config: {path}: unknown key {key!r}; choose one of: {choices}")
-
-
-_NOT_IN_CONFIGS = ("help", "config", "print_config")
-
-
-def _take_configs(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The files named by --config, and all other words."""
-    configs, rest = [], []
-    queue = iter(words)
-    for word in queue:
-        name, equals, value = word.partition("=")
-        path = (value if equals else next(queue, None)) if name == "--config" else None
-        if path is None:
-            rest.append(word)
-        else:
-            configs.append(path)
-    return configs, rest
-
-
-class Help(argparse.RawDescriptionHelpFormatter):
-    """Option help with its default, and no more."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30, width=96)
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        text = (action.help or "").strip()
-        # 0 is a default worth showing, and equal to False.
-        hidden = isinstance(action.default, bool) or action.default in (
-            None, argparse.SUPPRESS, [], ""
-        )  # fmt: skip
-        return text if hidden or not action.option_strings else f"{text} [default: %(default)s]"
+_WIDTH = 96  # characters of a help line
 
 
 @dataclass(frozen=True)
@@ -109,123 +34,190 @@ class Group:
     """Commands under one name.
 
     Args:
-        about: what `--help` says above the list.
-        commands: name -> function, or a group again.
+        description: text above the list of commands in `--help`.
+        commands: name -> function, or another group.
     """
 
-    about: str
+    description: str
     commands: Mapping[str, Command | Group]
 
 
-def find(group: Group, words: Sequence[str], prog: str) -> tuple[Command, Parser, list[str]]:
-    """Walk down the groups: the command, its parser, and the words that are left for it.
+class Parser(argparse.ArgumentParser):
+    """The parser of one command; every error is one line."""
 
-    Only the parser of the command that was asked for is built, so the rest costs nothing.
+    def __init__(self, command: Command, prog: str) -> None:
+        doc = parse_docstring(command.__doc__ or "")
+        paragraphs = (doc.short_description, doc.long_description)
+        self.options = options_of(command)
+        positional = [name for name, option in self.options.items() if option.default is REQUIRED]
+        super().__init__(
+            prog=prog,
+            usage=" ".join([prog, *positional, "[options]"]),
+            description="\n\n".join(text for text in paragraphs if text),
+            formatter_class=_HelpFormatter,
+            argument_default=argparse.SUPPRESS,
+            allow_abbrev=False,
+        )
+        self.add_argument("--config", action="append", help="read options from this TOML file")
+        self.add_argument(
+            "--print-config", action="store_true", help="print all options as TOML, and exit"
+        )
+        for option in self.options.values():
+            self._add_option(option)
+
+    def _add_option(self, option: Option) -> None:
+        shown: dict[str, Any] = {"help": _help_text(option).replace("%", "%%")}
+        listed = get_origin(option.type) is list
+        literal = option.choices and not option.many and not isinstance(option.type, type)
+        if option.choices:
+            shown["choices"] = option.choices
+        if option.default is REQUIRED:
+            # A positional argument may come from the config file, so argparse does not require it.
+            many = "*" if listed else "?"
+            self.add_argument(option.name, nargs=many, metavar=option.name, **shown)
+        elif option.type is bool:
+            self.add_argument(flag(option.name), action="store_true", help=shown["help"])
+        else:
+            if not literal:
+                shown["metavar"] = option.name.upper().replace("_", "-")
+            short = [f"-{option.name}"] if len(option.name) == 1 else []
+            self.add_argument(*short, flag(option.name), dest=option.name, **shown)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Values are checked by `Option.check`, those from config files too."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message and unknown.startswith("-"):
+            name = unknown.split("=")[0].split()[0]
+            similar = get_close_matches(name, self._option_string_actions, n=1)
+            message = f"unknown option {name}" + (
+                f"; did you mean {similar[0]}?" if similar else ""
+            )
+        fail(f"{message} (see {self.prog} --help)", self.prog)
+
+    def read(self, words: Sequence[str]) -> dict[str, Any]:
+        """The value of every option. The command line overrides config files."""
+        given = vars(self.parse_args(words))
+        configs, print_config = given.pop("config", []), given.pop("print_config", False)
+        values: dict[str, Any] = {}
+        try:
+            for path in configs:
+                values.update(self._read_config(path))
+            for name, text in given.items():
+                values[name] = _parse(self.options[name], text)
+            missing = [
+                name
+                for name, option in self.options.items()
+                if option.default is REQUIRED and values.get(name, []) == []
+            ]
+            if missing:
+                raise InputError(f"required: {listing(missing)}")
+        except InputError as error:
+            self.error(str(error))
+        values = {name: values.get(name, option.default) for name, option in self.options.items()}
+        if print_config:
+            print(tomli_w.dumps({k: v for k, v in values.items() if v is not None}), end="")
+            raise SystemExit(0)
+        return values
+
+    def _read_config(self, path: str) -> dict[str, Any]:
+        try:
+            table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"--config: {path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise InputError(f"--config: {path}: is not UTF-8 text, so it is not TOML") from None
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"--config: {path}: is not valid TOML: {error}") from None
+        values = {}
+        for key, value in table.items():
+            name = key.replace("-", "_")
+            if name not in self.options:
+                names = listing(self.options, len(self.options))
+                raise InputError(f"--config: {path}: unknown key {key!r}; choose one of: {names}")
+            values[name] = _checked(self.options[name], self.options[name].check, value)
+        return values
+
+
+def _parse(option: Option, text: Any) -> Any:
+    if option.type is bool:
+        return text
+    if isinstance(text, list):
+        return [*text]
+    return _checked(option, option.parse, text)
+
+
+def _checked(option: Option, check: Callable[[Any], Any], value: Any) -> Any:
+    """The checked value; an error calls the option by its flag."""
+    try:
+        return check(value)
+    except InputError as error:
+        prefix = f"{option.name} must be "
+        message = str(error)
+        if option.default is not REQUIRED and message.startswith(prefix):
+            message = f"{flag(option.name)} must be {message.removeprefix(prefix)}"
+        raise InputError(message) from None
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=_WIDTH)
+
+
+def _help_text(option: Option) -> str:
+    text = option.help.strip()
+    if option.choices and isinstance(option.type, type):
+        names = listing(option.choices, len(option.choices))
+        text += f"; {'any' if option.many else 'one'} of: {names}"
+    # 0 is a default worth showing, and equal to False.
+    hidden = isinstance(option.default, bool) or option.default in (None, REQUIRED, "", [])
+    return text if hidden else f"{text} [default: {option.default}]"
+
+
+def find(group: Group, words: Sequence[str], prog: str) -> tuple[Command, Parser, list[str]]:
+    """The requested command, its parser, and the remaining words.
+
+    Only the parser of the requested command is built.
     """
     name = words[0] if words else "--help"
     if name in ("-h", "--help", "help"):
         print(_overview(group, prog))
         raise SystemExit(0)
     if name not in group.commands:
-        near = get_close_matches(name, group.commands, n=1)
-        known = f"did you mean {near[0]}?" if near else f"choose one of: {listing(group.commands)}"
-        print(f"{prog}: error: unknown command {name!r}; {known}", file=sys.stderr)
-        raise SystemExit(2)
-    found, rest = group.commands[name], list(words[1:])
-    if isinstance(found, Group):
-        return find(found, rest, f"{prog} {name}")
-    return found, _parser(found, f"{prog} {name}"), rest
+        similar = get_close_matches(name, group.commands, n=1)
+        choices = f"choose one of: {listing(group.commands)}"
+        remedy = f"did you mean {similar[0]}?" if similar else choices
+        fail(f"unknown command {name!r}; {remedy}", prog)
+    command, rest = group.commands[name], list(words[1:])
+    if isinstance(command, Group):
+        return find(command, rest, f"{prog} {name}")
+    return command, Parser(command, f"{prog} {name}"), rest
+
+
+def fail(message: str, prog: str = "llpauc") -> NoReturn:
+    """Print a usage error and exit with code 2."""
+    print(f"{prog}: error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def _overview(group: Group, prog: str) -> str:
-    names = {
-        name: summary(found.about if isinstance(found, Group) else inspect.getdoc(found) or "")
-        for name, found in group.commands.items()
-    }
-    wide = max(len(name) for name in names)
-    lines = [f"  {name:<{wide}}  {summary}" for name, summary in names.items()]
-    return "\n".join(
-        [f"usage: {prog} COMMAND ...", "", group.about, "", "commands:", *lines, "",
-         f"{prog} COMMAND --help says what a command takes."]
-    )  # fmt: skip
+    width = max(len(name) for name in group.commands)
+    lines = [
+        f"  {name:<{width}}  {summary_line(command)}" for name, command in group.commands.items()
+    ]
+    head = [f"usage: {prog} COMMAND ...", "", group.description, "", "commands:"]
+    return "\n".join([*head, *lines, "", f"{prog} COMMAND --help lists the options of a command."])
 
 
-def summary(text: str) -> str:
+def summary_line(command: Command | Group) -> str:
+    """The first line of a command's help."""
+    text = command.description if isinstance(command, Group) else inspect.getdoc(command) or ""
     return text.strip().split("\n")[0].rstrip(".")
 
 
-def _parser(command: Command, prog: str) -> Parser:
-    doc = parse_docstring(command.__doc__ or "")
-    about = "\n\n".join(t for t in (doc.short_description, doc.long_description) if t)
-    options = options_of(command)
-    positional = [option.name for option in options if option.default is inspect.Parameter.empty]
-    parser = Parser(
-        prog=prog,
-        usage=" ".join([prog, *positional, "[options]"]),
-        description=about,
-        formatter_class=Help,
-        parser_mode="toml",
-        print_config="--print-config",
-    )
-    parser.add_argument("--config", action="config", help="read options from this TOML file")
-    for option in options:
-        if option.default is inspect.Parameter.empty:
-            kind, more = option.hint, dict[str, Any]()
-            if get_origin(kind) is list:  # one or several
-                (kind,), more = get_args(kind), {"nargs": "+", "metavar": option.name}
-            parser.add_argument(option.name, type=kind, help=option.help, **more)
-        elif option.hint is bool:
-            parser.add_argument(flag(option.name), action="store_true", help=option.help)
-        else:
-            short = [f"-{option.name}"] if len(option.name) == 1 else []
-            action = parser.add_argument(
-                *short,
-                flag(option.name),
-                type=option.hint,
-                default=option.default,
-                help=option.help,
-            )
-            if get_origin(option.hint) is not Literal:
-                action.metavar = option.name.upper().replace("_", "-")
-    for action in parser._actions:
-        if "--print-config" in action.option_strings:
-            action.help = "show the options that are set as TOML, for --config, and do nothing"
-            action.metavar = ""
-    return parser
-
-
-@dataclass(frozen=True)
-class _Option:
-    name: str
-    hint: Any
-    default: Any
-    help: str
-
-
-def options_of(command: Any) -> list[_Option]:
-    """The parameters of a function (or a dataclass), dataclass parameters spread out flat."""
-    doc = parse_docstring(command.__doc__ or "")
-    told = {p.arg_name: re.sub(r"\s+", " ", p.description or "") for p in doc.params}
-    hints = get_type_hints(command, include_extras=True)
-    options = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if is_dataclass(hints[name]):
-            options += options_of(hints[name])
-        else:
-            options.append(_Option(name, _given(hints[name]), parameter.default, told[name]))
-    return options
-
-
-def _given(hint: Any) -> Any:
-    """`X | None` is X where it is given: then `null` is a user's name, and errors are short."""
-    if get_origin(hint) not in (Union, UnionType):
-        return hint
-    (only,) = (kind for kind in get_args(hint) if kind is not NoneType)
-    return only
-
-
 def call(command: Any, values: Mapping[str, Any]) -> Any:
-    """Call a command (or make a dataclass) with flat values, folding its dataclasses up again."""
+    """Call a command (or create a dataclass) from flat values."""
     hints = get_type_hints(command, include_extras=True)
     return command(
         **{
@@ -236,34 +228,23 @@ def call(command: Any, values: Mapping[str, Any]) -> Any:
 
 
 def flag(name: str) -> str:
+    """
+    >>> flag("batch_size")
+    '--batch-size'
+    """
     return "--" + name.replace("_", "-")
 
 
-def one_line(message: str, positional: Sequence[str] = ()) -> str:
-    """What jsonargparse and pydantic say in a paragraph, in a line.
-
-    >>> one_line('Parser key "lr": Input should be greater than 0 [type=x]. Got value: -1')
-    "--lr: should be greater than 0, got '-1'"
-    """
-    key = re.search(r'Parser key "([^"]+)"', message)
-    option = ""
-    if key:
-        option = (key[1] if key[1] in positional else flag(key[1])) + ": "
-    value = re.search(r"Got value: (.*)$", message, re.S)
-    for pattern, said in _SAID:
-        found = re.search(pattern, message, re.S)
-        if found and value:
-            wanted = said.format(*found.groups())
-            return f"{option}{wanted}, got {value[1].strip()!r}"
-    message = re.sub(r'Parser key "[^"]+":\s*', "", message)
-    return option + re.sub(r"\s+", " ", message).strip()
-
-
-_SAID = (
-    (r"Expected a typing\.Literal\[(.*)\]\.", "choose one of {}"),
-    (r"Expected a <class 'float'>|Input should be a valid number", "should be a number"),
-    (r"Expected a <class 'int'>|Input should be a valid integer", "should be a whole number"),
-    (r"Expected a <class 'bool'>", "should be true or false"),
-    (r"Expected a <class 'str'>", "should be text"),
-    (r"Input should be (.+?) \[type=", "should be {}"),
-)
+def argparse_tree(group: Group, prog: str = "llpauc") -> argparse.ArgumentParser:
+    """All commands as one argparse parser with subparsers, for shell completion."""
+    parser = argparse.ArgumentParser(prog=prog, description=group.description.split("\n")[0])
+    children = parser.add_subparsers()
+    for name, command in group.commands.items():
+        if isinstance(command, Group):
+            child = argparse_tree(command, f"{prog} {name}")
+        else:
+            child = Parser(command, f"{prog} {name}")
+        children._name_parser_map[name] = child
+        text = summary_line(command)
+        children._choices_actions.append(children._ChoicesPseudoAction(name, (), text))
+    return parser

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import note, print_json, progress, show_table
+from llpauc.cli.console import log, print_json, progress, show_table
 from llpauc.cli.memory_limit import check_room
 from llpauc.cli.outputs import check_file
-from llpauc.cli.parser import Count, Positive
+from llpauc.options import Count, Positive
 
 if TYPE_CHECKING:
     from llpauc.data.interactions import IdMap
@@ -84,7 +84,7 @@ def recommend(
         return
     people = People.all_of(fitted) if given is None else People.given(fitted, given)
     if people.unknown:
-        note(f"unknown users: {people.unknown:,}; they get what a user without history gets")
+        log.info(f"unknown users: {people.unknown:,}; they get what a user without history gets")
     if out is not None:
         _write(fitted, people, wanted, run, out, approximate, json)
         return
@@ -103,7 +103,7 @@ def recommend(
     if ranker is not None:
         _recall(ranker)
     if given is None and len(people.rows) < len(fitted.user_ids):
-        note(
+        log.info(
             f"the first {len(people.rows):,} of {len(fitted.user_ids):,} users;"
             " --out FILE or --json gives all, --users ID,ID some"
         )
@@ -119,7 +119,7 @@ def _show(
     lists = ListRows(users, outside(fitted.item_ids, ranked), scores)
     if out is not None:
         write_lists(lists, out)
-        note(f"wrote {lists.count:,} recommendations for {len(users):,} users to {out}")
+        log.info(f"wrote {lists.count:,} recommendations for {len(users):,} users to {out}")
         if json:
             print_json({"out": out, "users": len(users), "recommendations": lists.count})
     elif json:
@@ -151,13 +151,15 @@ def _write(
             fitted, out, wanted, people, ranker=ranker, tag=tag, progress=advance
         )
     seconds = max(time.perf_counter() - begun, 1e-9)
-    note(f"wrote {written.rows:,} recommendations for {written.users:,} users to {out}")
-    note(
+    log.info(f"wrote {written.rows:,} recommendations for {written.users:,} users to {out}")
+    log.info(
         f"{written.users / seconds:,.0f} users a second, in blocks of {written.block:,};"
         f" at most {wanted.memory_mb:g} MB beside the model"
     )
     if written.empty:
-        note(f"users with no item left to recommend: {written.empty:,}; the file has none of them")
+        log.info(
+            f"users with no item left to recommend: {written.empty:,}; the file has none of them"
+        )
     told = {
         "out": out, "users": written.users, "recommendations": written.rows,
         "users_without": written.empty,
@@ -173,13 +175,13 @@ def _ranker(fitted: Fitted, wanted: Wanted) -> Any:
 
     with progress("making the index"):
         ranker = ApproximateRanker(fitted, wanted)
-    note(f"approximate: {ranker.looked_at:,} of {ranker.cells:,} cells of items looked at")
+    log.info(f"approximate: {ranker.looked_at:,} of {ranker.cells:,} cells of items looked at")
     return ranker
 
 
 def _recall(ranker: Any) -> float:
     share, users = ranker.measured_recall()
-    note(f"approximate: {share:.1%} of the exact lists found, for a sample of {users:,} users")
+    log.info(f"approximate: {share:.1%} of the exact lists found, for a sample of {users:,} users")
     return float(share)
 
 
@@ -197,7 +199,7 @@ def _known_items(fitted: Fitted, option: str, ids: list[Any] | None) -> Any:
             f" a file is given as {option} @FILE, an id a line or a table with its item column"
         )
     if unknown:
-        note(f"unknown items in {option}: {unknown:,} of {len(rows):,}; they are passed over")
+        log.info(f"unknown items in {option}: {unknown:,} of {len(rows):,}; they are passed over")
     return rows[rows >= 0]
 
 

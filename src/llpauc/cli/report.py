@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llpauc.cli.console import note, print_json, progress
+from llpauc.cli.console import log, print_json, progress
 from llpauc.cli.memory_limit import check_room
 from llpauc.cli.outputs import check_file, make_folder_of
 
@@ -56,7 +56,7 @@ def report(
     if json:
         print_json({"out": out, "runs": len(runs), "users": shown, "bytes": len(page)})
     else:
-        note(f"wrote {out}: {len(runs)} runs, {shown:,} users, {len(page) / 1e6:.2f} MB")
+        log.info(f"wrote {out}: {len(runs)} runs, {shown:,} users, {len(page) / 1e6:.2f} MB")
 
 
 def _users(text: str | None) -> int | list[str] | None:

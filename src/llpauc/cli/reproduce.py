@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llpauc.cli.console import note, print_json, time_span
+from llpauc.cli.console import log, print_json, time_span
 from llpauc.cli.outputs import check_folder
-from llpauc.cli.parser import Count
+from llpauc.options import Count
 
 if TYPE_CHECKING:
     from llpauc.research.lab import Lab, Progress
@@ -128,13 +128,13 @@ def _study(
         with _cells_progress(name) as tell:
             lab = Lab(
                 data, out, numbers[:1] if options.quick else numbers, options.quick,
-                options.workers or cores(), tell, note,
+                options.workers or cores(), tell, log.info,
             )  # fmt: skip
             report = make(lab)
         paths = write_report(report, out, " ".join(words))
         taken = time.perf_counter() - begun
         made[name] = list(report.rows)
-        note(f"{name}: wrote {', '.join(map(str, paths))} ({taken:.0f} s)")
+        log.info(f"{name}: wrote {', '.join(map(str, paths))} ({taken:.0f} s)")
     if options.json:
         print_json(made)
 
@@ -153,7 +153,7 @@ def _cells_progress(name: str) -> Iterator[Callable[[Progress], None]]:
         def say(state: Progress) -> None:
             if state.cell is not None:
                 left = "" if state.left is None else f", {time_span(state.left)} left"
-                note(f"{name}: {state.done} of {state.total} trainings{left}: {state.cell}")
+                log.info(f"{name}: {state.done} of {state.total} trainings{left}: {state.cell}")
 
         yield say
         return

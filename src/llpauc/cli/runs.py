@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import note, print_json, show_table
+from llpauc.cli.console import log, print_json, show_table
 from llpauc.cli.outputs import CHECKPOINT
 
 if TYPE_CHECKING:
@@ -133,14 +133,16 @@ def _run_folders(folder: Path, levels: int) -> Iterator[Path]:
         with os.scandir(folder) as entries:
             there = sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        note(f"{folder}: not looked into: {error.strerror}")
+        log.info(f"{folder}: not looked into: {error.strerror}")
         return
     if len({entry.name for entry in there} & {MANIFEST, *PARTS}) >= 2:
         yield folder
         return
     for entry in there if levels else []:
         if entry.name.endswith(CHECKPOINT):
-            note(f"{folder / entry.name}: a checkpoint; `llpauc train --resume` goes on from it")
+            log.info(
+                f"{folder / entry.name}: a checkpoint; `llpauc train --resume` goes on from it"
+            )
         elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
             yield from _run_folders(folder / entry.name, levels - 1)
 
@@ -322,7 +324,7 @@ def _compare(found: Sequence[Run], broken: Mapping[str, str], json: bool) -> Non
         if told:
             show_table(title, ["", *heads], told)
         else:
-            note(f"{title}: none")
+            log.info(f"{title}: none")
     show_table(
         "Figures",
         ["", *heads, *[f"{_text(run.name)} - {_text(first.name)}" for run in others]],

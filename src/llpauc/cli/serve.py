@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from annotated_types import Ge, Le
 
-from llpauc.cli.console import note
+from llpauc.cli.console import log
 from llpauc.cli.memory_limit import check_room
 
-Port = Annotated[int, Field(ge=0, le=65535)]
+Port = Annotated[int, Ge(0), Le(65535)]
 
 
 def serve(
@@ -53,7 +53,7 @@ def serve(
         ) from None
     beside = Beside(read_titles(items), read_tuning(tuning))
     check_room(run)
-    serve_run(run, host, port, api_key_file, _say_json if json else note, beside)
+    serve_run(run, host, port, api_key_file, _say_json if json else log.info, beside)
 
 
 def _say_json(line: str) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from annotated_types import Ge, Gt, Lt
 
-from llpauc.cli.console import command_name, note, print_json, progress, show_table
-from llpauc.cli.options import Seed
+from llpauc.cli.console import command_name, log, print_json, progress, show_table
+from llpauc.cli.data_options import Seed
 from llpauc.cli.outputs import check_folder
-from llpauc.cli.parser import Count
+from llpauc.options import Count
 
 if TYPE_CHECKING:
     from llpauc.research.simulation.report import Summary
 
-AboveChance = Annotated[float, Field(gt=0.5, lt=1)]
-Several = Annotated[int, Field(ge=2)]
+AboveChance = Annotated[float, Gt(0.5), Lt(1)]
+Several = Annotated[int, Ge(2)]
 
 
 def simulate(
@@ -74,7 +74,7 @@ def simulate(
         print_json(as_json(summary))
     else:
         _show(summary)
-    note(f"simulated in {summary.study.seconds:.2f} s, after {loading:.2f} s for the kernels")
+    log.info(f"simulated in {summary.study.seconds:.2f} s, after {loading:.2f} s for the kernels")
     if out is not None:
         given = {
             "positives": positives, "negatives": negatives, "rankings": rankings, "k": k,
@@ -82,7 +82,7 @@ def simulate(
         }  # fmt: skip
         _write(summary, out, _command(given))
     elif not json:
-        note(f"for heat maps and the whole grid: {command_name()} simulate --out simulation")
+        log.info(f"for heat maps and the whole grid: {command_name()} simulate --out simulation")
 
 
 def _show(summary: Summary) -> None:
@@ -115,7 +115,7 @@ def _write(summary: Summary, out: str, command: str) -> None:
         "Correlation of LLPAUC(alpha, beta) with Recall@K over random rankings",
     )  # fmt: skip
     for path in write_report(report, Path(out), command):
-        note(f"wrote {path}")
+        log.info(f"wrote {path}")
 
 
 def _command(given: dict[str, Any]) -> str:

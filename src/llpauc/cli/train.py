@@ -9,10 +9,10 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
-from llpauc.cli.model_options import CheckpointOptions, ModelOptions
-from llpauc.cli.options import HeldOut, Seed, TableOptions
+from llpauc.cli.console import cell, command_name, log, print_json, progress, show_table
+from llpauc.cli.data_options import HeldOut, Seed, TableOptions
 from llpauc.cli.outputs import check_folder
+from llpauc.cli.training_options import CheckpointOptions, ModelOptions
 
 if TYPE_CHECKING:
     from llpauc.data.interactions import Split
@@ -72,13 +72,13 @@ def train(
         )  # fmt: skip
         recommender, split = work.recommender, work.split
         events, users, items = len(split.train), split.n_users, split.n_items
-        note(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
+        log.info(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
         if processes.size > 1:
-            note(f"{processes.size} processes divide every batch")
+            log.info(f"{processes.size} processes divide every batch")
         if (Path(out) / MANIFEST).exists():
-            note(f"the run in {out} will be replaced when this one is whole")
+            log.info(f"the run in {out} will be replaced when this one is whole")
         if dry_run:
-            note("dry run: nothing trained, nothing written")
+            log.info("dry run: nothing trained, nothing written")
             if json and processes.first:
                 would = {**recommender.get_params(), "run": out}
                 print_json({**would, "events": events, "users": users, "items": items})
@@ -164,7 +164,9 @@ def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup
     trouble, measured, learnt = None, None, False
     with (
         opened(None if recommender.model in BASELINES else work.checkpoint) as kept,
-        tracking(work.places if processes.first else {}, _settings(recommender), note) as tracked,
+        tracking(
+            work.places if processes.first else {}, _settings(recommender), log.info
+        ) as tracked,
     ):
         with _training_progress(recommender, split, tracked.epoch) as (on_batch, on_epoch):
 
@@ -186,13 +188,15 @@ def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup
             history is not None and not history.validated and not interrupted
             and recommender.hold_out
         ):  # fmt: skip
-            note("too few events to hold any out: all epochs ran, none was chosen by validation")
+            log.info(
+                "too few events to hold any out: all epochs ran, none was chosen by validation"
+            )
         half = "interrupted" if interrupted else "diverged" if trouble is not None else None
         if half is not None and (Path(out) / MANIFEST).exists():
             out = f"{out}-{half}"  # half a run does not replace a whole one
         try:
             if split.test is None:
-                note("no test part, so nothing is measured; llpauc data split makes one")
+                log.info("no test part, so nothing is measured; llpauc data split makes one")
             elif half is None:
                 measured = _measure(recommender, split, work.metrics, processes)
         finally:  # an impatient second Ctrl-C must not cost the run
@@ -204,13 +208,13 @@ def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup
         elif kept is not None and not interrupted:
             kept.clear()
     if interrupted and history is not None:
-        note(f"interrupted: the model of epoch {history.best_epoch} is saved in {out}")
+        log.info(f"interrupted: the model of epoch {history.best_epoch} is saved in {out}")
         if kept is not None and kept.newest is not None:
-            note(f"to go on ({kept.newest}): give the same command with --resume")
+            log.info(f"to go on ({kept.newest}): give the same command with --resume")
     if processes.first:
         _report(recommender, measured, out, json)
     if trouble is not None:
-        note(f"what was learnt before is in {out}")
+        log.info(f"what was learnt before is in {out}")
         raise trouble
     if history is not None and history.signal is not None:
         raise SystemExit(128 + history.signal)
@@ -281,7 +285,7 @@ def _tell(epoch: Epoch) -> None:
     told = "  ".join(f"{name} {cell(value)}" for name, value in figures.items())
     rate = epoch.examples / max(epoch.seconds, 1e-9)
     mark = " *" if epoch.best else ""
-    note(f"epoch {epoch.number:3d}  loss {epoch.loss:8.4f}  {told}  {rate:,.0f} events/s{mark}")
+    log.info(f"epoch {epoch.number:3d}  loss {epoch.loss:8.4f}  {told}  {rate:,.0f} events/s{mark}")
 
 
 _TOLD = ("hard_llpauc", "auc", "pos_share", "neg_share", "gap")
@@ -313,7 +317,7 @@ def _report(recommender: Recommender, measured: Any, out: str, json: bool) -> No
             left=2,
         )
         _say_if_below_popularity(recommender, measured)
-    note(f"next: {command_name()} recommend {quote(out)} --out recommendations.tsv")
+    log.info(f"next: {command_name()} recommend {quote(out)} --out recommendations.tsv")
 
 
 def _say_if_below_popularity(recommender: Recommender, measured: dict[str, Any]) -> None:
@@ -321,4 +325,4 @@ def _say_if_below_popularity(recommender: Recommender, measured: dict[str, Any])
     below = [name for name in own if name != "users" and own[name] < popular[name]]
     if below:
         hint = "" if recommender.parameters.get("start") else "; try --recipe auto"
-        note(f"{recommender.model} is below popularity in {', '.join(below)}{hint}")
+        log.info(f"{recommender.model} is below popularity in {', '.join(below)}{hint}")

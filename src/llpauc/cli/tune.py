@@ -9,10 +9,10 @@ from dataclasses import asdict, fields
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
-from llpauc.cli.console import cell, command_name, note, print_json, show_table, time_span
-from llpauc.cli.options import HeldOut, Seed, TableOptions
+from llpauc.cli.console import cell, command_name, log, print_json, show_table, time_span
+from llpauc.cli.data_options import HeldOut, Seed, TableOptions
 from llpauc.cli.outputs import check_folder
-from llpauc.cli.parser import Count
+from llpauc.options import Count
 
 if TYPE_CHECKING:
     from llpauc.search.tuning.tune import Outcome
@@ -114,7 +114,7 @@ def tune(
         storage or str(Path(out) / "study.journal"), study, trials, seconds, hold_out, workers,
     )  # fmt: skip
     valid = 0 if split.valid is None else len(split.valid)
-    note(
+    log.info(
         f"tuning {wanted} on {valid:,} validation events, {len(split.train):,} to train on,"
         f" {split.n_users:,} users, {split.n_items:,} items"
     )
@@ -127,9 +127,9 @@ def tune(
     else:
         _show(outcome, tuning)
     if outcome.signal is not None:
-        note("interrupted: the same command goes on with the study")
+        log.info("interrupted: the same command goes on with the study")
         raise SystemExit(128 + outcome.signal)
-    note(f"next: {command_name()} train {quote(path)} --config {quote(out)}/best.toml")
+    log.info(f"next: {command_name()} train {quote(path)} --config {quote(out)}/best.toml")
 
 
 def _command(given: dict[str, Any]) -> str:
@@ -155,7 +155,7 @@ def _config(
     outcome: Outcome, tuning: Tuning, table: TableOptions, hold_out: float | None, path: str
 ) -> str | None:
     """best.toml: all that `llpauc train` needs beside the data to come to the same figure."""
-    from llpauc.cli.model_options import ModelOptions
+    from llpauc.cli.training_options import ModelOptions
     from llpauc.search.tuning.report import config_of, toml
 
     best = outcome.best
@@ -179,7 +179,7 @@ def _write(
     from llpauc.search.tuning.report import write_tuning
 
     for written in write_tuning(outcome, tuning, Path(out), config, path, source):
-        note(f"wrote {written}")
+        log.info(f"wrote {written}")
 
 
 def _as_json(outcome: Outcome, tuning: Tuning, out: str) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _trials_progress(tuning: Tuning) -> Iterator[Callable[[Step], None]]:
         return f"trial {row.number:3d}  {value}  {how:<8}  {row.seconds:5.1f} s{best}{left}{why}"
 
     if not sys.stderr.isatty():
-        yield lambda step: note(line(step))
+        yield lambda step: log.info(line(step))
         return
     console = Console(stderr=True)
     bar = Progress(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from llpauc.cli.console import cell, command_name, note, print_json, progress, show_table
-from llpauc.cli.options import Seed, TableOptions
+from llpauc.cli.console import cell, command_name, log, print_json, progress, show_table
+from llpauc.cli.data_options import Seed, TableOptions
 from llpauc.cli.outputs import check_folder
-from llpauc.cli.parser import NotNegative, Positive, Whole
+from llpauc.options import NonNegative, NonNegativeInt, Positive
 
 if TYPE_CHECKING:
     from llpauc.training import Epoch
@@ -19,9 +19,9 @@ def update(
     events: str,
     *,
     out: str | None = None,
-    epochs: Whole = 5,
+    epochs: NonNegativeInt = 5,
     lr: Positive | None = None,
-    weight_decay: NotNegative | None = None,
+    weight_decay: NonNegative | None = None,
     seed: Seed | None = None,
     device: str | None = None,
     table: TableOptions,
@@ -57,7 +57,7 @@ def update(
     run_folder.check_replaceable(target)
     artifact = run_folder.load(run)
     recommender, before = Recommender.of_artifact(artifact, run), artifact.meta
-    data = table.load(events, least=1)
+    data = table.load(events, min_ids=1)
     with progress("updating") as advance:
         came = recommender.update(
             data if isinstance(data, Split) else data.interactions,
@@ -74,7 +74,7 @@ def update(
         "new items": len(came.new_items), "known pairs": len(came.old),
     }  # fmt: skip
     if not len(came.new):
-        note(f"nothing new in {events}: {run} has all its pairs and stays as it is")
+        log.info(f"nothing new in {events}: {run} has all its pairs and stays as it is")
         if json:
             print_json({**facts, "run": run})
         return
@@ -88,18 +88,18 @@ def update(
     # The figures of the run's test are not carried over: they are another model's.
     recommender.save(target, data=before.get("data"), updates=updates)
     if signal is not None:
-        note(f"interrupted: what was learnt by then is saved in {target}")
+        log.info(f"interrupted: what was learnt by then is saved in {target}")
     if history is not None:
         facts |= {"epochs": len(history.epochs), "seconds": round(history.seconds, 2)}
     if json:
         print_json(facts)
     else:
         show_table("Update", ["", "value"], list(facts.items()))
-        note(f"next: {command_name()} recommend {quote(str(target))} --out recommendations.tsv")
+        log.info(f"next: {command_name()} recommend {quote(str(target))} --out recommendations.tsv")
     if signal is not None:
         raise SystemExit(128 + signal)
 
 
 def _tell(epoch: Epoch) -> None:
     rate = epoch.examples / max(epoch.seconds, 1e-9)
-    note(f"epoch {epoch.number:3d}  loss {cell(epoch.loss)}  {rate:,.0f} events/s")
+    log.info(f"epoch {epoch.number:3d}  loss {cell(epoch.loss)}  {rate:,.0f} events/s")

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from llpauc.cli.console import note
+from llpauc.cli.console import log
 from llpauc.cli.outputs import CHECKPOINT
-from llpauc.cli.parser import Count, NotNegative, Positive, Share
+from llpauc.options import Count, Fraction, NonNegative, Positive
 
 if TYPE_CHECKING:
     from llpauc.training import Checkpointing
@@ -57,8 +57,8 @@ class ModelOptions:
 
     model: str | None = None
     loss: str | None = None
-    alpha: Share | None = None
-    beta: Share | None = None
+    alpha: Fraction | None = None
+    beta: Fraction | None = None
     loss_options: str | None = None
     dimensions: Count | None = None
     score: Literal["dot", "cosine"] | None = None
@@ -72,7 +72,7 @@ class ModelOptions:
     negatives: Count | None = None
     sampler: str | None = None
     lr: Positive | None = None
-    weight_decay: NotNegative | None = None
+    weight_decay: NonNegative | None = None
     valid_metric: str | None = None
     valid_every: Count | None = None
     patience: Count | None = None
@@ -80,7 +80,7 @@ class ModelOptions:
     device: str | None = None
     regularization: Positive | None = None
     neighbours: Count | None = None
-    shrinkage: NotNegative | None = None
+    shrinkage: NonNegative | None = None
     half_life: Positive | None = None
     shard: bool = False
 
@@ -116,7 +116,7 @@ class CheckpointOptions:
             f"{Path(out)}{CHECKPOINT}",
             _seconds(self.checkpoint_every),
             "resume" if self.resume else "restart" if self.restart else "refuse",
-            note,
+            log.info,
         )
 
 

@@ -1,0 +1,145 @@
+"""Options that several commands share: how to read a file, how to split it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from annotated_types import Ge, Lt
+
+from llpauc.cli.console import log, progress
+from llpauc.options import Count, NonNegativeInt
+
+if TYPE_CHECKING:
+    from llpauc.data.interactions import Split
+    from llpauc.data.readers import Reading, ReadOptions
+
+HeldOut = Annotated[float, Ge(0), Lt(1)]
+Seed = NonNegativeInt
+SplitRule = Literal["random_per_user", "random", "temporal", "leave_k_out"]
+FileFormat = Literal["tsv", "csv", "parquet", "inter"]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How to read the interactions. What is not given is detected, and the choice is printed.
+
+    Args:
+        format: csv, tsv, parquet, inter, u.data, ratings.dat, adjacency or jsonl
+        user: column of the user ids, by name or 0-based position
+        item: column of the item ids
+        rating: column of the ratings (or dwell times)
+        timestamp: column of the timestamps: seconds, or ISO dates
+        delimiter: column separator: one to four characters, or comma, tab, semicolon, pipe or space
+        header: whether the first row holds the column names
+        bad_rows: what to do with a row that cannot be read: stop with an error, or skip and count
+        min_rating: drop events with a lower rating; all remaining events are positives
+    """
+
+    format: str | None = None
+    user: str | None = None
+    item: str | None = None
+    rating: str | None = None
+    timestamp: str | None = None
+    delimiter: str | None = None
+    header: Literal["yes", "no"] | None = None
+    bad_rows: Literal["error", "skip"] = "error"
+    min_rating: float | None = None
+
+    def reading(self) -> ReadOptions:
+        """The keyword arguments of the readers."""
+        header = None if self.header is None else self.header == "yes"
+        options: Any = {**asdict(self), "header": header}
+        del options["min_rating"]
+        return cast("ReadOptions", options)
+
+    def load(
+        self, path: str, *, min_ids: int = 2, warn_low_ratings: bool = True
+    ) -> Reading | Split:
+        """Read a file, or a folder of train/valid/test files.
+
+        Args:
+            path: file or folder.
+            min_ids: smallest number of users and of items; ranking needs two.
+            warn_low_ratings: whether to warn that low ratings count as positives.
+        """
+        from llpauc.data.interactions import Split
+        from llpauc.data.readers import load
+        from llpauc.errors import InputError
+
+        with progress(f"reading {path}"):
+            data = load(path, **self.reading())
+        for text in data.notes:
+            log.info(text)
+        data = self._filter_ratings(data, warn_low_ratings)
+        events = data.train if isinstance(data, Split) else data.interactions
+        for kind, ids in (("user", events.user_ids), ("item", events.item_ids)):
+            if len(ids) < min_ids:
+                raise InputError(
+                    f"{path}: there is only one {kind}, {next(iter(ids))!r}, and nothing to rank;"
+                    f" is another column the {kind}? (--{kind} NAME)"
+                )
+        return data
+
+    def _filter_ratings(self, data: Reading | Split, warn: bool) -> Reading | Split:
+        from llpauc.data import filters
+        from llpauc.data.interactions import Split
+
+        if self.min_rating is None:
+            events = data.train if isinstance(data, Split) else data.interactions
+            if warn and (low := filters.rated_low(events)) is not None:
+                log.info(
+                    f"{low.events:,} of {len(events):,} events are rated below {low.middle:g}"
+                    f" ({low.least:g} to {low.most:g}) and count as positives; --min-rating drops"
+                    " such events"
+                )
+            return data
+        if isinstance(data, Split):
+            parts = {n: filters.rated_at_least(p, self.min_rating) for n, p in data.parts.items()}
+            return Split.of(**parts, notes=data.notes)
+        filtered = filters.rated_at_least(data.interactions, self.min_rating)
+        return replace(data, interactions=filtered)
+
+
+@dataclass(frozen=True)
+class SplitOptions:
+    """How to split a single file.
+
+    Args:
+        how: split rule of a single file
+        valid: fraction of the events for validation
+        test: fraction of the events for the test
+        leave: events of each user held out for the test, and as many for validation (leave_k_out)
+        k_core: first drop users and items with fewer events than this, until none is left
+        seed: same seed, same split
+    """
+
+    how: SplitRule = "random_per_user"
+    valid: HeldOut = 0.1
+    test: HeldOut = 0.2
+    leave: Count = 1
+    k_core: Count = 1
+    seed: Seed = 0
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The size options of the chosen split rule."""
+        if self.how == "leave_k_out":
+            return {"k": self.leave, "valid_k": self.leave}
+        return {"valid": self.valid, "test": self.test}
+
+    def apply(self, data: Reading | Split) -> Split:
+        """Split a single table; data that is split already stays as it is."""
+        from llpauc.data import filters, splits
+        from llpauc.data.interactions import Split
+
+        if isinstance(data, Split):
+            return data
+        events = data.interactions
+        if self.k_core > 1:
+            events = filters.k_core(events, self.k_core)
+            log.info(f"{self.k_core}-core: {len(events):,} events left")
+        split = splits.split(events, self.how, seed=self.seed, **self.sizes)
+        for text in split.notes:
+            log.info(text)
+        return split

@@ -1,0 +1,139 @@
+"""The entry point of `llpauc COMMAND ...`: the commands, the log handler and the exit codes.
+
+Exit codes: 0 success, 1 failure, 2 bad input, 130 interrupted. Nothing heavy is imported before a
+command runs, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from io import TextIOWrapper
+
+from llpauc.cli import (
+    auto,
+    completion,
+    data,
+    demo,
+    evaluate,
+    recommend,
+    report,
+    reproduce,
+    runs,
+    serve,
+    simulate,
+    train,
+    tune,
+    update,
+)
+from llpauc.cli.console import install_log_handler
+from llpauc.cli.memory_limit import check_limit
+from llpauc.cli.parser import Group, call, find
+from llpauc.cli.version import version_text
+from llpauc.errors import InputError, ReportedByFirstProcessError
+
+COMMANDS = Group(
+    """Train recommenders towards their top-K lists, and measure them honestly.
+
+  llpauc auto FILE           best recommendations within a time budget, with a report
+  llpauc data inspect FILE   statistics of a file of interactions, and its problems
+  llpauc evaluate FILE       metrics of popularity, ItemKNN and EASE on the data
+  llpauc train FILE          train a model towards its top-K lists
+  llpauc tune FILE           search for the settings with the best validation metric
+  llpauc update RUN EVENTS   continue a saved run with new events
+  llpauc recommend RUN       lists for all users, some users, or a new user
+  llpauc serve RUN           the same over HTTP, with a web page
+  llpauc report RUN...       the web page as a file
+  llpauc runs FOLDER...      list and compare saved runs
+  llpauc simulate            which metric correlates with Recall@K, over random rankings
+  llpauc reproduce TARGET    the tables and figures of the paper""",
+    {
+        "data": Group(
+            "Inspect, split and prepare interaction files.",
+            {
+                "inspect": data.inspect,
+                "split": data.split,
+                "noise": data.noise,
+                "prepare": data.prepare,
+                "verify": data.verify,
+            },
+        ),
+        "auto": auto.auto,
+        "evaluate": evaluate.evaluate,
+        "train": train.train,
+        "tune": tune.tune,
+        "update": update.update,
+        "recommend": recommend.recommend,
+        "report": report.report,
+        "runs": runs.runs,
+        "serve": serve.serve,
+        "simulate": simulate.simulate,
+        "reproduce": reproduce.reproduce,
+        "leaderboard": reproduce.leaderboard,
+        "demo": demo.demo,
+        "completion": completion.completion,
+    },
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a character the terminal cannot show is escaped
+            stream.reconfigure(errors="backslashreplace")
+    install_log_handler()
+    try:
+        try:
+            return _run(words)
+        finally:
+            sys.stdout.flush()  # so that a write error is reported here, not at interpreter exit
+    except ReportedByFirstProcessError:
+        time.sleep(1)  # the first process prints the error before torchrun ends the others
+        return 2
+    except InputError as error:
+        return _print_error(str(error), 2)
+    except KeyboardInterrupt:
+        print("llpauc: interrupted", file=sys.stderr)
+        return 130
+    except MemoryError as error:
+        return _print_error(f"out of memory: {error}", 1)
+    except RuntimeError as error:
+        if type(error).__module__.startswith("llpauc."):  # such as `Diverged`
+            return _print_error(str(error), 1)
+        if "can't allocate memory" in str(error):  # torch has no exception class for it
+            return _print_error(f"out of memory: {error}", 1)
+        raise
+    except BrokenPipeError:  # the reader of standard output has closed it
+        _discard_stdout()
+        return 0
+    except OSError as error:
+        if error.filename is None:
+            _discard_stdout()
+        path = "" if error.filename is None else f"{error.filename}: "
+        return _print_error(f"{path}{error.strerror or error}", 1)
+
+
+def _run(words: list[str]) -> int:
+    if words == ["--version"]:
+        print(version_text())
+        return 0
+    command, parser, rest = find(COMMANDS, words, "llpauc")
+    values = parser.read(rest)
+    check_limit()
+    call(command, values)
+    return 0
+
+
+def _print_error(message: str, code: int) -> int:
+    print(f"llpauc: error: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _discard_stdout() -> None:
+    """Python would try to write the remaining buffer again at exit."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
