@@ -127,7 +127,7 @@ class Option:
         'in (0, 1]'
         """
         low = next((b for b in self.bounds if isinstance(b, (Gt, Ge))), None)
-        high = next((b for b in self.bounds if isinstance(b, (Lt, Le))), None)
+        high = next((b for b in self.bounds if isinstance(b, (Lt, Le)) and b != Le(math.inf)), None)
         least = "" if low is None else f"{low.gt if isinstance(low, Gt) else low.ge:g}"
         most = "" if high is None else f"{high.lt if isinstance(high, Lt) else high.le:g}"
         if low is not None and high is not None:
@@ -156,7 +156,7 @@ class Option:
                     )
             return value
         checked = _as_type(value, self.type)
-        if checked is None or not all(_holds(bound, checked) for bound in self.bounds):
+        if checked is None or not self._in_range(checked):
             kind = {int: "a whole number", float: "a number", bool: "True or False"}
             wanted = " ".join(
                 filter(None, [kind.get(self.type, str(self.type.__name__)), self.interval])
@@ -165,6 +165,12 @@ class Option:
                 wanted = self.interval or wanted
             raise InputError(f"{self.name} must be {wanted}, got {value!r}")
         return checked
+
+    def _in_range(self, value: Any) -> bool:
+        """Infinity is in the range only where it is the upper bound, `Le(math.inf)`."""
+        if value == math.inf and Le(math.inf) not in self.bounds:
+            return False
+        return all(_holds(bound, value) for bound in self.bounds)
 
     def parse(self, text: str) -> Any:
         """The value that `text` stands for on a command line.
@@ -192,7 +198,7 @@ def _as_type(value: Any, kind: Any) -> Any:
             return operator.index(value)
         if kind is float:
             number = float(value) if not isinstance(value, (str, bytes)) else math.nan
-            return number if math.isfinite(number) else None
+            return None if math.isnan(number) else number
     except (TypeError, ValueError):
         return None
     return value if not isinstance(kind, type) or isinstance(value, kind) else None

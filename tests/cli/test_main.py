@@ -22,7 +22,6 @@ from typing import get_type_hints
 import pyarrow.parquet
 import pytest
 
-from llpauc import cli
 from llpauc.cli import COMMANDS, console, main
 from llpauc.cli.parser import Group
 from llpauc.data.demo import demo_data
@@ -338,19 +337,23 @@ BAD_OPTIONS = [
     (["--nope"], ["unknown command '--nope'"]),
     (["train"], ["required: path", "llpauc train --help"]),
     (["data", "split", "EVENTS"], ["required: out"]),
-    (["data", "noise", "EVENTS", "out", "much"], ["threshold: should be a number, got 'much'"]),
-    (["train", "EVENTS", "--nope", "1"], ["--nope"]),
+    (["data", "noise", "EVENTS", "out", "much"], ["threshold must be a number, got 'much'"]),
+    (["train", "EVENTS", "--nope", "1"], ["unknown option --nope"]),
+    (["train", "EVENTS", "--epoch", "1"], ["unknown option --epoch; did you mean --epochs?"]),
     (["train", "EVENTS", "more"], ["more"]),
-    (["train", "EVENTS", "--alpha", "1.1"], ["--alpha", "less than or equal to 1", "'1.1'"]),
-    (["train", "EVENTS", "--alpha", "0"], ["--alpha", "greater than 0", "'0'"]),
-    (["train", "EVENTS", "--beta", "x"], ["--beta", "should be a number", "'x'"]),
-    (["train", "EVENTS", "--beta", "nan"], ["--beta", "'nan'"]),
-    (["train", "EVENTS", "--epochs", "0"], ["--epochs", "greater than or equal to 1", "'0'"]),
-    (["train", "EVENTS", "--epochs", "1.5"], ["--epochs", "should be a whole number", "'1.5'"]),
-    (["train", "EVENTS", "--lr", "-1"], ["--lr", "greater than 0", "'-1'"]),
-    (["train", "EVENTS", "--seed", "-1"], ["--seed", "'-1'"]),
-    (["train", "EVENTS", "--score", "sum"], ["--score: choose one of 'dot', 'cosine', got 'sum'"]),
-    (["train", "EVENTS", "--hold-out", "1"], ["--hold-out", "less than 1", "'1'"]),
+    (["train", "EVENTS", "--alpha", "1.1"], ["--alpha must be in (0, 1], got 1.1"]),
+    (["train", "EVENTS", "--alpha", "0"], ["--alpha must be in (0, 1], got 0"]),
+    (["train", "EVENTS", "--beta", "x"], ["--beta must be in (0, 1], got 'x'"]),
+    (["train", "EVENTS", "--beta", "nan"], ["--beta must be in (0, 1], got nan"]),
+    (["train", "EVENTS", "--epochs", "0"], ["--epochs must be at least 1, got 0"]),
+    (
+        ["train", "EVENTS", "--epochs", "1.5"],
+        ["--epochs must be a whole number at least 1, got '1.5'"],
+    ),
+    (["train", "EVENTS", "--lr", "-1"], ["--lr must be above 0, got -1"]),
+    (["train", "EVENTS", "--seed", "-1"], ["--seed must be at least 0, got -1"]),
+    (["train", "EVENTS", "--score", "sum"], ["unknown score 'sum'; choose one of: dot, cosine"]),
+    (["train", "EVENTS", "--hold-out", "1"], ["--hold-out must be in [0, 1), got 1"]),
     (["train", "EVENTS", "--model", "mlp"], ["unknown model 'mlp'", "mf, lightgcn"]),
     (["train", "EVENTS", "--loss", "hinge"], ["unknown loss 'hinge'", "llpauc, opauc"]),
     (["train", "EVENTS", "--sampler", "hard"], ["unknown sampler 'hard'", "uniform-all"]),
@@ -363,18 +366,21 @@ BAD_OPTIONS = [
     (["train", "EVENTS", "--user", "who"], ["no column 'who'", "user, item, rating"]),
     (["train", "EVENTS", "--item", "17"], ["no column 17", "0 to 3"]),
     (["train", "EVENTS", "--format", "xml"], ["unknown format 'xml'", "csv, tsv"]),
-    (["train", "EVENTS", "--bad-rows", "fix"], ["choose one of 'error', 'skip', got 'fix'"]),
+    (
+        ["train", "EVENTS", "--bad-rows", "fix"],
+        ["unknown bad_rows 'fix'; choose one of: error, skip"],
+    ),
     (["evaluate", "EVENTS", "--models", "mlp"], ["unknown model 'mlp'", "popularity"]),
     (["evaluate", "EVENTS", "--models", ""], ["unknown model ''"]),
     (["evaluate", "EVENTS", "--metrics", "f1@5"], ["unknown metric 'f1@5'"]),
     (["evaluate", "EVENTS", "--metrics", ""], ["unknown metric ''"]),
     (["evaluate", "EVENTS", "--metrics", "recall@0"], ["recall@0", "at least 1"]),
     (["evaluate", "EVENTS", "--metrics", "llpauc(1.1,0.1)"], ["alpha", "(0, 1]", "got 1.1"]),
-    (["evaluate", "EVENTS", "--on", "train"], ["--on: choose one of 'test', 'valid'"]),
-    (["evaluate", "EVENTS", "--mask", "all"], ["--mask: choose one of 'seen'"]),
-    (["evaluate", "EVENTS", "--threads", "0"], ["--threads", "'0'"]),
-    (["evaluate", "EVENTS", "--memory-mb", "0"], ["--memory-mb", "'0'"]),
-    (["evaluate", "EVENTS", "--test", "1"], ["--test", "less than 1"]),
+    (["evaluate", "EVENTS", "--on", "train"], ["unknown on 'train'; choose one of: test, valid"]),
+    (["evaluate", "EVENTS", "--mask", "all"], ["unknown mask 'all'; choose one of: seen"]),
+    (["evaluate", "EVENTS", "--threads", "0"], ["--threads must be at least 1, got 0"]),
+    (["evaluate", "EVENTS", "--memory-mb", "0"], ["--memory-mb must be above 0, got 0"]),
+    (["evaluate", "EVENTS", "--test", "1"], ["--test must be in [0, 1), got 1"]),
     (["evaluate", "EVENTS", "--test", "0"], ["no test part"]),
     (["evaluate", "EVENTS", "--test", "0.6", "--valid", "0.5"], ["0.5 + 0.6"]),
     (["evaluate", "EVENTS", "--min-rating", "9"], ["no event is rated 9"]),
@@ -382,10 +388,16 @@ BAD_OPTIONS = [
     (["data", "noise", "EVENTS", "out", "0"], ["no rating is below the threshold"]),
     (["data", "noise", "EVENTS", "out", "3", "--min-rating", "2"], ["--min-rating"]),
     (["data", "noise", "EVENTS", "out", "3", "--rating", "none"], ["needs ratings"]),
-    (["data", "split", "EVENTS", "out", "--write", "xlsx"], ["--write: choose one of 'tsv'"]),
-    (["data", "split", "EVENTS", "out", "--how", "luck"], ["--how: choose one of"]),
+    (
+        ["data", "split", "EVENTS", "out", "--write", "xlsx"],
+        ["unknown write 'xlsx'; choose one of: tsv"],
+    ),
+    (
+        ["data", "split", "EVENTS", "out", "--how", "luck"],
+        ["unknown how 'luck'; choose one of: random_per_user"],
+    ),
     (["data", "split", "COLD", "out"], ["is split already into train, test; name one file"]),
-    (["recommend", "RUN", "-k", "0"], ["--k", "'0'"]),
+    (["recommend", "RUN", "-k", "0"], ["--k must be at least 1, got 0"]),
     (["recommend", "RUN", "--items", "ghost"], ["--items names no item of the run", "'ghost'"]),
     (["evaluate", "RUN"], ["is a run, not data"]),
     (["data", "verify", "EVENTS"], ["is no prepared data: it is a file"]),
@@ -473,9 +485,9 @@ def test_the_command_line_wins_over_the_config_wherever_it_is_named(run, own_fol
         (b"alhpa = 0.5\n", ["c.toml: unknown key 'alhpa'", "alpha, beta"]),
         (b"[train]\nalpha = 0.5\n", ["unknown key 'train'"]),
         (b"config = 'c.toml'\n", ["unknown key 'config'"]),
-        (b"alpha = = 1\n", ["c.toml: is no TOML", "line 1"]),
+        (b"alpha = = 1\n", ["c.toml: is not valid TOML", "line 1"]),
         (b"\xff\xfe\x00\x8b", ["c.toml: is not UTF-8 text"]),
-        (b"alpha = 1.1\n", ["--alpha", "less than or equal to 1", "'1.1'"]),
+        (b"alpha = 1.1\n", ["--alpha must be in (0, 1], got 1.1"]),
         (b"epochs = 'three'\n", ["--epochs", "whole number", "'three'"]),
         (None, ["c.toml: cannot be read: No such file"]),
     ],
@@ -946,7 +958,7 @@ def test_trouble_of_the_machine_is_told_in_one_line(run, events, monkeypatch, tr
         raise trouble
 
     monkeypatch.setattr("llpauc.data.inspection.inspect", fail)
-    monkeypatch.setattr(cli, "_leave_stdout", lambda: None)  # it is pytest's
+    monkeypatch.setattr("llpauc.cli.commands._discard_stdout", lambda: None)  # it is pytest's
     told = run("data", "inspect", events)
     assert told.code == code
     assert said in told.error

@@ -1,5 +1,5 @@
 """The command line: `llpauc COMMAND ...`."""
 
-from llpauc.cli.main import COMMANDS, main
+from llpauc.cli.commands import COMMANDS, main
 
 __all__ = ["COMMANDS", "main"]

@@ -120,9 +120,13 @@ def noise(
         raise InputError("--min-rating would drop the noise itself; the threshold marks it")
     check_folder(out)
     pair = clean_and_noise(
-        _single(table, path, warn_low_ratings=False).interactions, threshold=threshold, split=options.how,
-        core=options.k_core, seed=options.seed, **options.sizes,
-    )  # fmt: skip
+        _single(table, path, warn_low_ratings=False).interactions,
+        threshold=threshold,
+        split=options.how,
+        core=options.k_core,
+        seed=options.seed,
+        **options.sizes,
+    )
     write_pair(pair, out, format=write)
     for text in pair.notes:
         log.info(text)

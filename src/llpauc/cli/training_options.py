@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Gt, Le
 
 from llpauc.cli.console import log
 from llpauc.cli.outputs import CHECKPOINT
@@ -81,7 +84,7 @@ class ModelOptions:
     regularization: Positive | None = None
     neighbours: Count | None = None
     shrinkage: NonNegative | None = None
-    half_life: Positive | None = None
+    half_life: Annotated[float, Gt(0), Le(math.inf)] | None = None
     shard: bool = False
 
     def given(self) -> dict[str, Any]:
