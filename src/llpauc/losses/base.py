@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -178,6 +178,15 @@ class Loss(nn.Module, ABC):
 
     def project_(self) -> None:
         """Bring the variables back into their domains; to be called after every step."""
+
+    def begin_epoch(self, epoch: int, user_quantiles: Callable[[int], Tensor]) -> None:
+        """Called before the first batch of each epoch.
+
+        Args:
+            epoch: counted from 1.
+            user_quantiles: K -> (n_users,), each user's K-th best score over all items; computed
+                only when called.
+        """
 
     @torch.no_grad()
     def diagnose(

@@ -25,6 +25,8 @@ Surrogate = Literal["tanh", "atan", "relu"]
 # the sphere come near this.
 _SMALLEST = 1e-4
 
+_K, _REFRESH_EPOCHS = 20, 5  # of SL@K in the training loop
+
 
 def sce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
     """Softmax cross-entropy: minus the log-probability of the positive among its candidates.
@@ -322,6 +324,11 @@ class SLAtKLoss(Loss):
                 f"quantiles must be (n_users,) and finite, got {tuple(quantiles.shape)}"
             )
         self.quantiles = quantiles.detach().to(self.quantiles.device).clone()
+
+    def begin_epoch(self, epoch: int, user_quantiles: Callable[[int], Tensor]) -> None:
+        """Refresh the quantiles in epochs 1, 6, 11, ..."""
+        if (epoch - 1) % _REFRESH_EPOCHS == 0:
+            self.set_quantiles(user_quantiles(_K))
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         assert context.users is not None  # `prepare` has seen to it
