@@ -24,7 +24,7 @@ from llpauc.losses.minimax import minimax_optimizer
 from llpauc.models.embedding import MF, EmbeddingOptions
 from llpauc.training.batches import batches
 from llpauc.training.engine import CpuEngine
-from llpauc.training.row_adam import AdamOptions
+from llpauc.training.options import TrainingOptions
 from llpauc.training.samplers import make_sampler
 
 N_USERS, N_ITEMS, EVENTS, BATCH, NEGATIVES, WIDTH = 87_416, 2_221, 165_004, 128, 100, 64
@@ -82,7 +82,7 @@ class Ours:
         self.train, self.batch, self.step = train, batch, 0
         model = MF(train, EmbeddingOptions(dimensions=WIDTH, score=loss.score), 0)
         self.engine = CpuEngine(
-            model, loss, make_sampler(sampler, train, n, 0), train, AdamOptions(lr=1e-3)
+            model, loss, make_sampler(sampler, train, n, 0), train, TrainingOptions(lr=1e-3)
         )
 
     def epoch(self) -> None:

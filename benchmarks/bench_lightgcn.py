@@ -17,10 +17,10 @@ from benchmarks.bench_epoch import EVENTS, WIDTH, adressa_like, loss_of
 from benchmarks.timing import interleaved
 from llpauc.data.interactions import Interactions
 from llpauc.losses.minimax import minimax_optimizer
-from llpauc.models.embedding import EmbeddingOptions, LightGCN, graph_weights
-from llpauc.training.backbones import LightGCNBackbone
+from llpauc.models.backbones import LightGCNTables, graph_weights
+from llpauc.models.embedding import EmbeddingOptions, LightGCN
 from llpauc.training.engine import CpuEngine
-from llpauc.training.row_adam import AdamOptions
+from llpauc.training.options import TrainingOptions
 from llpauc.training.samplers import make_sampler
 
 BATCH, NEGATIVES, LAYERS = 2048, 100, 2
@@ -75,10 +75,10 @@ class Ours:
         self.train = train
         model = LightGCN(train, EmbeddingOptions(dimensions=WIDTH, layers=LAYERS), 0)
         sampler = make_sampler("uniform", train, NEGATIVES, 0)
-        self.engine = CpuEngine(model, loss_of("llpauc"), sampler, train, AdamOptions())
+        self.engine = CpuEngine(model, loss_of("llpauc"), sampler, train, TrainingOptions())
         self.rng, self.count = np.random.default_rng(0), 0
-        back = self.engine.backbone
-        assert isinstance(back, LightGCNBackbone)
+        back = self.engine.tables
+        assert isinstance(back, LightGCNTables)
         self.start = [back.user_rows.copy(), back.item_rows.copy()]
         self.out = [np.empty_like(table) for table in self.start]
         self.back = back

@@ -42,7 +42,7 @@ def one(work: str, shard: bool, out: Path) -> None:
     from llpauc.models.sharded import ShardedMF
     from llpauc.training.batches import batches
     from llpauc.training.engine import CpuEngine
-    from llpauc.training.row_adam import AdamOptions
+    from llpauc.training.options import TrainingOptions
     from llpauc.training.samplers import make_sampler
 
     @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def one(work: str, shard: bool, out: Path) -> None:
         shares = {"alpha": 0.7, "beta": 0.1} if loss_name == "llpauc" else {}
         loss = make_loss(loss_name, **shares)
         source = make_sampler(sampler, train, negatives, 0)
-        engine = CpuEngine(model, loss, source, train, AdamOptions(), processes=processes)
+        engine = CpuEngine(model, loss, source, train, TrainingOptions(), processes=processes)
         taken: list[float] = []
         order = rng.permutation(N_EVENTS)[: (_WARM + _TIMED) * size]
         for place, batch in enumerate(batches(engine, train, order, size, 0)):

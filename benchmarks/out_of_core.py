@@ -78,8 +78,8 @@ def train(folder: Path, dimensions: int, sampled: str) -> dict[str, float]:
     from llpauc.models.embedding import MF, EmbeddingOptions
     from llpauc.training.batches import batches
     from llpauc.training.engine import CpuEngine
+    from llpauc.training.options import TrainingOptions
     from llpauc.training.order import epoch_order
-    from llpauc.training.row_adam import AdamOptions
     from llpauc.training.samplers import make_sampler
 
     imported = time.perf_counter()
@@ -88,7 +88,7 @@ def train(folder: Path, dimensions: int, sampled: str) -> dict[str, float]:
     model = MF(events, EmbeddingOptions(dimensions=dimensions), 0)
     negatives, size = SAMPLERS[sampled]
     sampler = make_sampler(sampled, events, negatives, 0)
-    engine = CpuEngine(model, LLPAUCLoss(0.7, 0.1), sampler, events, AdamOptions())
+    engine = CpuEngine(model, LLPAUCLoss(0.7, 0.1), sampler, events, TrainingOptions())
     made = time.perf_counter()
     done = 0
     start, cpu_start = made, time.process_time()

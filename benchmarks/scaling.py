@@ -32,7 +32,7 @@ def one(n: int, n_items: int) -> dict[str, float]:
     from llpauc.models.embedding import MF, EmbeddingOptions
     from llpauc.training.batches import batches
     from llpauc.training.engine import CpuEngine
-    from llpauc.training.row_adam import AdamOptions
+    from llpauc.training.options import TrainingOptions
     from llpauc.training.samplers import make_sampler
 
     start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -43,7 +43,11 @@ def one(n: int, n_items: int) -> dict[str, float]:
     train = Interactions(users, items, IdMap.of(range(n_users)), IdMap.of(range(n_items)))
     model = MF(train, EmbeddingOptions(), 0)
     engine = CpuEngine(
-        model, LLPAUCLoss(0.7, 0.1), make_sampler("uniform", train, 100, 0), train, AdamOptions()
+        model,
+        LLPAUCLoss(0.7, 0.1),
+        make_sampler("uniform", train, 100, 0),
+        train,
+        TrainingOptions(),
     )
     step = 0
     for _ in range(2):

@@ -26,7 +26,6 @@ from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.models.sharded import ShardedMF
 from llpauc.training import Checkpointing, TrainingOptions, fit
 from llpauc.training.engine import TorchEngine
-from llpauc.training.row_adam import AdamOptions
 from llpauc.training.samplers import make_sampler
 
 BATCH = 97
@@ -181,7 +180,7 @@ def plain_torch(out: Path) -> None:
         model = EMBEDDING_MODELS[case.model](split.train, options, 3)
         sampler = make_sampler(case.of_fit.get("sampler", "uniform"), split.train, 20, 1)
         loss = make_loss(case.loss, **case.of_loss)
-        engine = TorchEngine(model, loss, sampler, AdamOptions(lr=0.01), processes=processes)
+        engine = TorchEngine(model, loss, sampler, TrainingOptions(lr=0.01), processes=processes)
         values = []
         for step in range(20):
             rows = np.arange(step * 7, step * 7 + 61) % len(split.train)

@@ -48,7 +48,6 @@ KNOWN: set[tuple[str, str]] = {
     ("storage", "data"),
     ("storage", "losses"),
     ("storage", "models"),
-    ("training", "models"),
 }
 
 

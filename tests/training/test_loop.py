@@ -20,7 +20,6 @@ from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.training import Diverged, TrainingOptions, check_feasible, fit
 from llpauc.training.batches import Indexer, batches
 from llpauc.training.engine import CpuEngine, TorchEngine
-from llpauc.training.row_adam import AdamOptions
 from llpauc.training.samplers import make_sampler
 from tests.datasets import random_split
 
@@ -78,7 +77,7 @@ def test_the_kernels_do_what_plain_torch_does(model, loss, sampler, score, bias)
         item_bias=bias,
         init_scale=0.3,
     )
-    adam = AdamOptions(lr=0.01)
+    adam = TrainingOptions(lr=0.01)
     kernels = trained(
         lambda m, f, s: CpuEngine(m, f, s, SPLIT.train, adam), model, loss, sampler, options
     )
@@ -96,7 +95,7 @@ def test_a_threshold_without_a_gradient_is_no_trouble_to_a_checkpoint(loss):
     loss.settings = loss.settings._replace(sharpness=math.inf)  # past the kernel, as on a GPU
     sampler = make_sampler("uniform", SPLIT.train, 5, 0)
     model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=4), 1)
-    engine, other = (TorchEngine(model, loss, sampler, AdamOptions(lr=0.01)) for _ in range(2))
+    engine, other = (TorchEngine(model, loss, sampler, TrainingOptions(lr=0.01)) for _ in range(2))
     rows = np.arange(24)
     engine.step(engine.prepare(0, SPLIT.train.users[rows], SPLIT.train.items[rows]))
     other.load_state(engine.state())
@@ -117,7 +116,7 @@ def test_weight_decay_leaves_items_outside_the_batch_alone():
     model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=4), 1)
     before = model.item_table.detach().clone()
     sampler = make_sampler("uniform", SPLIT.train, 60, seed=3)
-    adam = AdamOptions(lr=0.01, weight_decay=0.1)
+    adam = TrainingOptions(lr=0.01, weight_decay=0.1)
     engine = CpuEngine(model, loss_named("bpr"), sampler, SPLIT.train, adam)
     users, items = SPLIT.train.users[:1], SPLIT.train.items[:1]
     engine.step(engine.prepare(0, users, items))

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from llpauc.errors import InputError
-from llpauc.training.row_adam import AdamOptions, RowAdam, ScalarAdam
+from llpauc.training.options import AdamOptions
+from llpauc.training.row_adam import RowAdam, ScalarAdam
 
 
 def gradients(rng, n, width, step, scale):

@@ -24,13 +24,24 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from llpauc.data.interactions import Interactions
+from llpauc.distributed import ProcessGroup
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.evaluation.scorer import FactorScorer, Scores
+from llpauc.models.backbones import (
+    ItemSumTables,
+    LightGCNTables,
+    graph_weights,
+    history_weights,
+)
 from llpauc.models.spectral import spectral_rows
+from llpauc.training.options import TrainingOptions
+from llpauc.training.tables import AdamTable, EmbeddingTables
+from llpauc.training.trainable import Trainable, TrainingTables
 
 ScoreKind = Literal["dot", "cosine"]
 ColdUsers = Literal["mean", "random"]
@@ -80,7 +91,7 @@ class EmbeddingOptions:
             )
 
 
-class EmbeddingModel(nn.Module):
+class EmbeddingModel(Trainable):
     """The parameters of a model and the way from them to the two tables.
 
     Args:
@@ -90,6 +101,7 @@ class EmbeddingModel(nn.Module):
     """
 
     name = "embedding"
+    options: EmbeddingOptions
     warm: Tensor
 
     def __init__(self, train: Interactions, options: EmbeddingOptions, seed: int) -> None:
@@ -182,6 +194,42 @@ class EmbeddingModel(nn.Module):
     def scorer(self) -> FactorScorer:
         return FactorScorer(*self.vectors())
 
+    def adam_tables(
+        self, options: TrainingOptions, user_cosine: bool, item_cosine: bool
+    ) -> tuple[AdamTable, AdamTable]:
+        """The parameters of this process as NumPy arrays with their Adam state.
+
+        Args:
+            options: of the training.
+            user_cosine, item_cosine: whether rows of the table are read at unit length; rows that
+                are summed or propagated first are normalised afterwards.
+        """
+        tables, width = self.local_parameters(), self.options.dimensions
+        return (
+            AdamTable(tables["user_table"].numpy(), width, user_cosine, options.adam),
+            AdamTable(tables["item_table"].numpy(), width, item_cosine, options.adam),
+        )
+
+    @property
+    def cosine(self) -> bool:
+        return self.options.score == "cosine"
+
+    def cpu_tables(
+        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
+    ) -> TrainingTables:
+        return EmbeddingTables(*self.adam_tables(options, self.cosine, self.cosine))
+
+    @torch.no_grad()
+    def init_item_bias(self, values: npt.NDArray[np.float64]) -> None:
+        if self.options.item_bias:
+            bias = self.local_parameters()["item_table"][:, self.options.dimensions]
+            if not bias.any():
+                bias.copy_(torch.from_numpy(self._local_items(values)))
+
+    def _local_items(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The entries of the items that this process holds."""
+        return values
+
 
 class MF(EmbeddingModel):
     """Matrix factorisation: every user and every item has a row of its own."""
@@ -210,6 +258,11 @@ class ItemSum(EmbeddingModel):
 
     def base_rows(self) -> tuple[Tensor, Tensor]:
         return self.history @ self.user_table, self.item_table
+
+    def cpu_tables(
+        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
+    ) -> TrainingTables:
+        return ItemSumTables(*self.adam_tables(options, False, self.cosine), history_weights(train))
 
 
 class LightGCN(EmbeddingModel):
@@ -241,23 +294,16 @@ class LightGCN(EmbeddingModel):
             user_sum, item_sum = user_sum + users, item_sum + items
         return user_sum / (1 + self.options.layers), item_sum / (1 + self.options.layers)
 
-
-def history_weights(train: Interactions) -> Any:
-    """Users x items CSR: 1 / sqrt(length of the history) where the user has the item."""
-    weights = train.matrix.copy()
-    lengths = np.diff(weights.indptr)
-    weights.data = np.repeat(1 / np.sqrt(np.maximum(lengths, 1)), lengths).astype(np.float32)
-    return weights
-
-
-def graph_weights(train: Interactions) -> Any:
-    """Users x items CSR: 1 / sqrt(degree of the user times degree of the item)."""
-    weights = train.matrix.copy()
-    of_users = np.diff(weights.indptr)
-    of_items = np.bincount(weights.indices, minlength=train.n_items)
-    degrees = np.repeat(of_users, of_users).astype(float) * of_items[weights.indices]
-    weights.data = (1 / np.sqrt(degrees)).astype(np.float32)
-    return weights
+    def cpu_tables(
+        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
+    ) -> TrainingTables:
+        return LightGCNTables(
+            *self.adam_tables(options, False, False),
+            to_users=graph_weights(train),
+            layers=self.options.layers,
+            cosine=self.cosine,
+            interval=options.share,
+        )
 
 
 def _sparse(matrix: Any) -> Tensor:

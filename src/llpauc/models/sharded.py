@@ -6,6 +6,9 @@ The tables are DTensors of torch (`Shard(0)`): each process has a run of rows, i
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -16,6 +19,9 @@ from llpauc.distributed import ProcessGroup
 from llpauc.errors import InputError
 from llpauc.evaluation.scorer import FactorScorer, Scores
 from llpauc.models.embedding import MF, EmbeddingOptions
+from llpauc.training.options import TrainingOptions
+from llpauc.training.tables import ShardedTables
+from llpauc.training.trainable import TrainingTables
 
 _AT_ONCE = 1 << 16  # rows drawn at a time; torch draws the same in blocks of 16 numbers
 
@@ -73,10 +79,17 @@ class ShardedMF(MF):
             share, mesh, [Shard(0)], run_check=False, shape=shape, stride=(share.shape[1], 1)
         )
 
-    def shares(self) -> tuple[Scores, Scores]:
-        """This process's rows of both tables, to be changed in place."""
-        users, items = (rows.detach().numpy() for rows in self.base_rows())
-        return users, items
+    def local_parameters(self) -> dict[str, Tensor]:
+        return {name: local(value.detach()) for name, value in self.named_parameters()}
+
+    def cpu_tables(
+        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
+    ) -> TrainingTables:
+        tables = self.adam_tables(options, self.cosine, self.cosine)
+        return ShardedTables(*tables, self.n_users, self.n_items, processes)
+
+    def _local_items(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values[self.processes.share(self.n_items)]
 
     def base_rows(self) -> tuple[Tensor, Tensor]:
         return local(self.user_table), local(self.item_table)

@@ -103,7 +103,7 @@ def _train(
     )
     stage = None
     if kept is not None:
-        weights = arrays(dict(model.named_parameters()))
+        weights = arrays(model.local_parameters())
         carried = Snapshot({"chosen": weights}, {"chosen": dataclasses.asdict(history)})
         stage = Stage(kept, _REFIT, again, carried)
     whole, refitted = _train_once(second, everything, stage)
@@ -136,7 +136,7 @@ def _chosen(training: Training, split: Split, found: Snapshot) -> tuple[Embeddin
     model = training.new_model(split)
     try:
         history = History.from_json(found.meta["chosen"])
-        fill_weights(dict(model.named_parameters()), found.tensors["chosen"])
+        fill_weights(model.local_parameters(), found.tensors["chosen"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"the checkpoint does not fit this training: {error}") from None
     if training.on_epoch is not None:

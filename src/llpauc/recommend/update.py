@@ -28,12 +28,8 @@ import torch
 from llpauc.data.interactions import IdMap, Indices, Interactions, Split, pair_codes
 from llpauc.errors import InputError
 from llpauc.evaluation.scorer import FactorScorer, Scores
-from llpauc.models.embedding import (
-    EMBEDDING_MODELS,
-    EmbeddingModel,
-    EmbeddingOptions,
-    graph_weights,
-)
+from llpauc.models.backbones import graph_weights
+from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingModel, EmbeddingOptions
 from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.parameters import Plan

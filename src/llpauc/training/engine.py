@@ -18,18 +18,15 @@ from llpauc.data.interactions import Indices, Interactions
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
 from llpauc.losses.base import BrokenScoresError, Context, Loss
 from llpauc.losses.minimax import attach, minimax_parameter_groups
-from llpauc.models.embedding import EmbeddingModel
-from llpauc.models.sharded import ShardedMF
-from llpauc.training.backbones import BACKBONES, Backbone, PairSlopes
 from llpauc.training.batches import Batch, Index, Indexer, Pairs
 from llpauc.training.distributed_loss import Scored, finite, loss_of_all
-from llpauc.training.distributed_tables import Copies, Shards
 from llpauc.training.history import Diverged
 from llpauc.training.kernels import merge_rows, score_pairs, user_gradients
-from llpauc.training.row_adam import AdamOptions, ScalarAdam, aligned
+from llpauc.training.options import TrainingOptions
+from llpauc.training.row_adam import ScalarAdam, aligned
 from llpauc.training.samplers import Sampler
-
-Table = npt.NDArray[np.float32]
+from llpauc.training.tables import ReplicatedTables
+from llpauc.training.trainable import PairGradients, Table, Trainable, TrainingTables
 
 # Multiplications a batch below which threads in the kernels do not pay: they gain a tenth on an
 # idle machine and wait milliseconds for each other on a busy one. The bits do not depend on it.
@@ -78,44 +75,38 @@ class CpuEngine:
         loss: any loss of the library.
         sampler: where negatives come from.
         train: the events.
-        adam: rates and decays.
-        share: batches that share one propagation (lightgcn).
+        options: see `TrainingOptions`.
         processes: the processes that divide every batch among them.
     """
 
     def __init__(
         self,
-        model: EmbeddingModel,
+        model: Trainable,
         loss: Loss,
         sampler: Sampler,
         train: Interactions,
-        adam: AdamOptions,
-        share: int = 1,
+        options: TrainingOptions,
         processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.model, self.loss, self.sampler, self.processes = model, loss, sampler, processes
-        extra = {"share": share} if model.name == "lightgcn" else {}
-        self.backbone: Backbone | Copies | Shards
-        self._by_slot = isinstance(model, ShardedMF)
-        if isinstance(model, ShardedMF):
-            self.backbone = Shards(model, adam, processes)
-        else:
-            self.backbone = BACKBONES[model.name](model, train, adam, **extra)
-            if processes.size > 1:
-                self.backbone = Copies(self.backbone, processes)
-        self.variables = ScalarAdam(_rates(loss), adam)
+        self.tables: TrainingTables = model.cpu_tables(train, options, processes)
+        if processes.size > 1 and model.user_range is None:
+            self.tables = ReplicatedTables(self.tables, processes)
+        self.variables = ScalarAdam(_rates(loss), options.adam)
         self._index = Indexer(
-            train.n_users, train.n_items,
-            every_item=adam.weight_decay == 0, slots_only=self._by_slot,
-        )  # fmt: skip
+            train.n_users,
+            train.n_items,
+            every_item=options.weight_decay == 0,
+            slots_only=self.tables.by_slot,
+        )
         self._memory: dict[str, Table] = {}
         self._last: Scored | None = None
 
     @property
     def helpers(self) -> int:
-        """A quarter of the threads. None where the kernels want all of them: lightgcn's propagation
-        and the matrix products of shared negatives."""
-        if self.sampler.shape == "shared" or self.model.name == "lightgcn":
+        """A quarter of the threads. None where the kernels use all of them, as the matrix products
+        of shared negatives do."""
+        if self.sampler.shape == "shared" or self.tables.uses_all_threads:
             return 0
         threads: int = numba.get_num_threads()
         return min(threads - 1, max(1, threads // 4))
@@ -129,8 +120,8 @@ class CpuEngine:
 
     def step(self, batch: Batch) -> float:
         threads = numba.get_num_threads()
-        work = len(batch.users) * batch.drawn.items.shape[-1] * self.model.options.dimensions
-        spread = work >= _WORTH_THREADS or self.model.name == "lightgcn"
+        work = len(batch.users) * batch.drawn.items.shape[-1] * self.tables.user_rows.shape[1]
+        spread = work >= _WORTH_THREADS or self.tables.uses_all_threads
         numba.set_num_threads(threads - self.helpers if spread else 1)
         try:
             return self._step(batch)
@@ -140,7 +131,7 @@ class CpuEngine:
     def _step(self, batch: Batch) -> float:
         index = batch.index
         assert index is not None  # `prepare` has made it
-        self.backbone.prepare(index.users, index.items)
+        self.tables.prepare(index.users, index.items)
         if index.pairs is not None:
             value = self._rows_step(batch, index, index.pairs)
         else:
@@ -150,43 +141,45 @@ class CpuEngine:
         return value
 
     def settle(self) -> None:
-        self.backbone.settle()
+        self.tables.settle()
 
     def diagnose(self) -> dict[str, float]:
         return _figures(self.loss, self._last)
 
     def _rows_step(self, batch: Batch, index: Index, pairs: Pairs) -> float:
         """Negatives of each positive's own."""
-        back, scale = self.backbone, self.model.scale
+        tables, scale = self.tables, self.model.scale
         users, positives, negatives = self._places(batch, index)
-        read = self._array("read", (len(positives), back.user_rows.shape[1]))
+        read = self._array("read", (len(positives), tables.user_rows.shape[1]))
         pos_scores = self._array("pos", positives.shape)
         neg_scores = self._array("neg", negatives.shape)
         score_pairs(
-            back.user_rows, back.item_rows, users, positives, negatives, scale,
+            tables.user_rows, tables.item_rows, users, positives, negatives, scale,
             read, pos_scores, neg_scores,
         )  # fmt: skip
         value, of_pos, of_neg = self._loss_and_slopes(batch, pos_scores, neg_scores)
         of_users = self._array("of_users", read.shape)
         slope_of = self._array("slope_of", pairs.row_of.shape)
         user_gradients(
-            back.item_rows, positives, negatives, scale, of_pos, of_neg, pairs.place_of,
+            tables.item_rows, positives, negatives, scale, of_pos, of_neg, pairs.place_of,
             of_users, slope_of,
         )  # fmt: skip
-        of_items = PairSlopes(pairs, slope_of, scale, read)
-        back.apply_pairs(index.users, self._merged(index, of_users), index.items, of_items)
+        of_items = PairGradients(pairs, slope_of, scale, read)
+        tables.apply(index.users, self._merged(index, of_users), index.items, of_items)
         return value
 
     def _shared_step(self, batch: Batch, index: Index) -> float:
         """One set of negatives for all: three matrix products."""
         users, positives, shared = self._places(batch, index)
-        back, width, scale = self.backbone, self.model.options.dimensions, self.model.scale
+        tables, scale = self.tables, self.model.scale
+        width = tables.user_rows.shape[1]
+        biased = tables.item_rows.shape[1] > width
         p, q, own = (torch.from_numpy(rows) for rows in (
-            back.user_rows[users], back.item_rows[shared], back.item_rows[positives],
+            tables.user_rows[users], tables.item_rows[shared], tables.item_rows[positives],
         ))  # fmt: skip
         pos_scores = (p * own[:, :width]).sum(1) * scale
         neg_scores = torch.mm(p, q[:, :width].T).mul_(scale)
-        if self.model.options.item_bias:
+        if biased:
             pos_scores += own[:, width]
             neg_scores += q[:, width]
         value, of_pos, of_neg = self._loss_and_slopes(batch, pos_scores.numpy(), neg_scores.numpy())
@@ -198,16 +191,16 @@ class CpuEngine:
         of_items[:, :width].index_add_(0, slots, d_pos[:, None] * p)
         of_users *= scale
         of_items[:, :width] *= scale
-        if self.model.options.item_bias:
+        if biased:
             of_items[: len(shared), width] = d_neg.sum(0)
             of_items[:, width].index_add_(0, slots, d_pos)
         merged = self._merged(index, of_users.numpy())
-        back.apply(index.users, merged, index.items, of_items.numpy())
+        tables.apply(index.users, merged, index.items, of_items.numpy())
         return value
 
     def _places(self, batch: Batch, index: Index) -> tuple[Indices, Indices, Indices]:
-        """Where users, positives and negatives stand in the backbone's tables."""
-        if not self._by_slot:
+        """Where users, positives and negatives stand in the tables."""
+        if not self.tables.by_slot:
             return batch.users, batch.positives, batch.drawn.items
         slots = index.user_slots
         if slots is None:
@@ -241,10 +234,10 @@ class CpuEngine:
         return held
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        return {**self.backbone.state(), "variables": self.variables.state()}
+        return {**self.tables.state(), "variables": self.variables.state()}
 
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        self.backbone.load_state(state)
+        self.tables.load_state(state)
         self.variables.load_state(state["variables"])
 
 
@@ -253,15 +246,14 @@ class TorchEngine:
 
     def __init__(
         self,
-        model: EmbeddingModel,
+        model: Trainable,
         loss: Loss,
         sampler: Sampler,
-        adam: AdamOptions,
-        device: str = "cpu",
+        options: TrainingOptions,
         processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self.model, self.loss, self.sampler = model.to(device), loss.to(device), sampler
-        self.device, self.processes = device, processes
+        self.device, self.processes, adam = options.device, processes, options.adam
+        self.model, self.loss, self.sampler = model.to(self.device), loss.to(self.device), sampler
         groups = minimax_parameter_groups(
             model.parameters(), loss, adam.lr, fast=FAST_RATE, weight_decay=adam.weight_decay
         )

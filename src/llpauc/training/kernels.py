@@ -177,7 +177,7 @@ def _item_gradient(into, read, row_of, slope_of, begin, end, scale):
 
 
 @njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
-def item_gradients(read, ends, row_of, slope_of, scale, gradients):
+def sum_item_gradients(read, ends, row_of, slope_of, scale, gradients):
     """A gradient for each slot; `read` are the user rows of the batch."""
     scale = np.float32(scale)
     for slot in prange(len(ends)):
@@ -190,8 +190,8 @@ def step_items(
     read, rows, ends, row_of, slope_of, scale,
     table, units, cosine, mean, square, done, count, numbers,
 ):  # fmt: skip
-    """`item_gradients`, `through_unit`, a step of Adam and `unit_rows` in one: row by row, while
-    the row is in the cache. `units` is `table` itself where there is no cosine."""
+    """`sum_item_gradients`, `through_unit`, a step of Adam and `unit_rows` in one pass: each row
+    stays in the cache. `units` is `table` itself where there is no cosine."""
     width = read.shape[1]
     scale, numbers = np.float32(scale), single(numbers)
     for block in prange((len(rows) + _BLOCK - 1) // _BLOCK):

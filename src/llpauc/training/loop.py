@@ -14,15 +14,13 @@ import numpy.typing as npt
 import torch
 
 from llpauc.data.interactions import Interactions, Split
-from llpauc.data.recency import Floats, age_weights
+from llpauc.data.recency import age_weights
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup, current
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import Evaluation, evaluate
 from llpauc.evaluation.ranking import rank
 from llpauc.losses.base import Loss
 from llpauc.losses.softmax import SLAtKLoss
-from llpauc.models.embedding import EmbeddingModel
-from llpauc.models.sharded import ShardedMF, local
 from llpauc.training.batches import batches
 from llpauc.training.checkpoint import Checkpointing, Checkpoints, Snapshot, fingerprints, opened
 from llpauc.training.engine import CpuEngine, Engine, TorchEngine
@@ -32,13 +30,14 @@ from llpauc.training.options import TrainingOptions
 from llpauc.training.order import BlockOrder, epoch_order
 from llpauc.training.progress import Progress, Stage, arrays, fill_weights, settings
 from llpauc.training.samplers import SAMPLERS, collision_rate, make_sampler
+from llpauc.training.trainable import Trainable
 
 _QUANTILE_EPOCHS = 5  # SL@K's quantiles are taken anew this often
 _UNSEEN = 0.05  # events an item is credited with, so that one without any has a logarithm
 
 
 def fit(
-    model: EmbeddingModel,
+    model: Trainable,
     loss: Loss,
     split: Split,
     options: TrainingOptions,
@@ -82,7 +81,7 @@ def fit(
 
 
 def fit_stage(
-    model: EmbeddingModel,
+    model: Trainable,
     loss: Loss,
     split: Split,
     options: TrainingOptions,
@@ -149,7 +148,7 @@ class _Run:
 
     def __init__(
         self,
-        model: EmbeddingModel,
+        model: Trainable,
         loss: Loss,
         split: Split,
         options: TrainingOptions,
@@ -162,18 +161,16 @@ class _Run:
         self.model, self.loss, self.split, self.options = model, loss, split, options
         weights = None if options.half_life is None else age_weights(train, options.half_life)
         self._chances = None if weights is None else weights / weights.sum()
-        if model.options.item_bias:
-            _start_bias(model, train, weights)
+        # An item bias that is still zero starts at the log of the item's events, so that training
+        # begins at (recent) popularity and not below it.
+        counts = np.bincount(train.items, weights, train.n_items)
+        model.init_item_bias(np.log(counts + _UNSEEN))
         self.sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
         self.engine: Engine
         if options.device == "cpu":
-            self.engine = CpuEngine(
-                model, loss, self.sampler, train, options.adam, options.share, processes
-            )
+            self.engine = CpuEngine(model, loss, self.sampler, train, options, processes)
         else:
-            self.engine = TorchEngine(
-                model, loss, self.sampler, options.adam, options.device, processes
-            )
+            self.engine = TorchEngine(model, loss, self.sampler, options, processes)
         self.progress = Progress()
         self.best = _copy(model)  # so far; without validation, the weights of the last epoch
         self._stage = stage
@@ -258,7 +255,7 @@ class _Run:
         if self.progress.batches:
             self.progress.figures = self.engine.diagnose() or self.progress.figures
         tensors = {
-            "weights": arrays(dict(self.model.named_parameters())),
+            "weights": arrays(self.model.local_parameters()),
             "best": arrays(self.best),
             "optimizer": self.engine.state(),
             "loss": arrays(self.loss.state_dict()),
@@ -271,7 +268,7 @@ class _Run:
         """Go on from a checkpoint of the same training."""
         try:
             for name, into in (
-                ("weights", dict(self.model.named_parameters())),
+                ("weights", self.model.local_parameters()),
                 ("best", self.best),
             ):
                 fill_weights(into, found.tensors[name])
@@ -285,27 +282,17 @@ class _Run:
             raise InputError(f"the checkpoint does not fit this training: {why}") from None
 
 
-def _start_bias(model: EmbeddingModel, train: Interactions, weights: Floats | None) -> None:
-    """A bias that is still zero starts at the log of the item's events, weighed by their age.
-
-    So training begins where (recent) popularity stands, and not below it.
-    """
-    bias = local(model.item_table)[:, model.options.dimensions]
-    if not bias.any():
-        counts = np.bincount(train.items, weights, train.n_items)
-        if isinstance(model, ShardedMF):
-            counts = counts[model.processes.share(train.n_items)]
-        with torch.no_grad():
-            bias.copy_(torch.from_numpy(np.log(counts + _UNSEEN)))
-
-
 def validate(
-    model: EmbeddingModel, split: Split, metric: str, processes: ProcessGroup = SINGLE_PROCESS
+    model: Trainable, split: Split, metric: str, processes: ProcessGroup = SINGLE_PROCESS
 ) -> dict[str, float]:
     """The metric over all validation users, first of all; then the warm ones apart."""
-    own = model.user_range if isinstance(model, ShardedMF) else None
     result: Evaluation = evaluate(
-        model.scorer(), split, on="valid", metrics=[metric], processes=processes, own_users=own
+        model.scorer(),
+        split,
+        on="valid",
+        metrics=[metric],
+        processes=processes,
+        own_users=model.user_range,
     )
     name = next(iter(result.values))
     means = {name: result.mean(name)}
@@ -360,7 +347,7 @@ def available_memory() -> int | None:
 
 
 def _refresh_quantiles(
-    model: EmbeddingModel, loss: SLAtKLoss, processes: ProcessGroup, k: int = 20
+    model: Trainable, loss: SLAtKLoss, processes: ProcessGroup, k: int = 20
 ) -> None:
     users = np.arange(model.n_users, dtype=np.int32)[processes.share(model.n_users)]
     best = rank(model.scorer(), users, k).scores
@@ -368,7 +355,7 @@ def _refresh_quantiles(
 
 
 def _check_alike(
-    model: EmbeddingModel,
+    model: Trainable,
     loss: Loss,
     split: Split,
     options: TrainingOptions,
@@ -379,19 +366,19 @@ def _check_alike(
         return
     processes.check_same("the settings", settings(model, loss, options))
     processes.check_same("the events", fingerprints(split))
-    if not isinstance(model, ShardedMF):
+    if model.user_range is None:
         for table in model.parameters():
             processes.spread(table.detach().numpy())
 
 
-def _copy(model: EmbeddingModel) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in model.named_parameters()}
+def _copy(model: Trainable) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.local_parameters().items()}
 
 
-def _restore(model: EmbeddingModel, weights: dict[str, torch.Tensor]) -> None:
+def _restore(model: Trainable, weights: dict[str, torch.Tensor]) -> None:
     with torch.no_grad():
-        for name, value in model.named_parameters():
-            local(value).copy_(local(weights[name]))
+        for name, value in model.local_parameters().items():
+            value.copy_(weights[name])
 
 
 def _why(error: Diverged, epoch: int, batch: int, options: TrainingOptions) -> str:

@@ -8,10 +8,39 @@ from typing import Any
 
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.metrics import parse_metric
-from llpauc.training.row_adam import AdamOptions
 from llpauc.training.samplers import SAMPLERS
 
 _MOST_SEED = 2**63 - 1  # torch takes no more
+
+
+@dataclass(frozen=True)
+class AdamOptions:
+    """Adam's usual numbers.
+
+    Args:
+        lr: learning rate, above 0.
+        decay_mean, decay_square: b1 and b2, in [0, 1).
+        eps: added to the root, above 0.
+        weight_decay: pulls the rows of a batch (and only those) towards zero, at least 0. Indices
+            outside the batch are left alone, as recommenders usually regularise.
+    """
+
+    lr: float = 1e-3
+    decay_mean: float = 0.9
+    decay_square: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, held, least in (
+            ("lr", self.lr > 0, "above 0"),
+            ("decay_mean", 0 <= self.decay_mean < 1, "in [0, 1)"),
+            ("decay_square", 0 <= self.decay_square < 1, "in [0, 1)"),
+            ("eps", self.eps > 0, "above 0"),
+            ("weight_decay", self.weight_decay >= 0, "at least 0"),
+        ):
+            if not (held and math.isfinite(getattr(self, name))):
+                raise InputError(f"{name} must be {least}, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)

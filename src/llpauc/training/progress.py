@@ -11,11 +11,10 @@ import numpy.typing as npt
 import torch
 
 from llpauc.losses.base import Loss
-from llpauc.models.embedding import EmbeddingModel
-from llpauc.models.sharded import local
 from llpauc.training.checkpoint import Checkpoints, Snapshot
 from llpauc.training.history import Epoch
 from llpauc.training.options import TrainingOptions
+from llpauc.training.trainable import Trainable
 
 
 @dataclass
@@ -73,7 +72,7 @@ class Stage:
     carried: Snapshot = field(default_factory=Snapshot)
 
 
-def settings(model: EmbeddingModel, loss: Loss, options: TrainingOptions) -> dict[str, Any]:
+def settings(model: Trainable, loss: Loss, options: TrainingOptions) -> dict[str, Any]:
     """All that decides how training goes, by name."""
     own = [name for name in vars(loss) if not name.startswith("_") and name != "training"]
     return {
@@ -88,12 +87,12 @@ def settings(model: EmbeddingModel, loss: Loss, options: TrainingOptions) -> dic
 def fill_weights(into: Mapping[str, torch.Tensor], saved: Mapping[str, npt.NDArray[Any]]) -> None:
     """Weights as they were saved into those of a model, by name."""
     with torch.no_grad():
-        for name, value in ((name, local(value)) for name, value in into.items()):
+        for name, value in into.items():
             if value.shape != saved[name].shape:
                 raise ValueError(f"{name} is {saved[name].shape}, not {tuple(value.shape)}")
             value.copy_(torch.from_numpy(saved[name]))
 
 
 def arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """As they lie in memory; of a divided tensor, this process's share."""
-    return {name: local(tensor.detach()).cpu().numpy() for name, tensor in tensors.items()}
+    """As they are in memory."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}

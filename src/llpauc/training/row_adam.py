@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -41,7 +40,7 @@ import torch
 from numba import njit, prange
 
 from llpauc.data.interactions import Indices
-from llpauc.errors import InputError
+from llpauc.training.options import AdamOptions
 
 Table = npt.NDArray[np.float32]
 
@@ -50,36 +49,6 @@ _REPLAYED = 160
 _SETTLED = 40_000  # 0.999^40000 is nothing beside 1 in double precision
 APART = 256  # float32 numbers between arrays: what a loop takes at once, and more
 FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN stays NaN
-
-
-@dataclass(frozen=True)
-class AdamOptions:
-    """Adam's usual numbers.
-
-    Args:
-        lr: learning rate, above 0.
-        decay_mean, decay_square: b1 and b2, in [0, 1).
-        eps: added to the root, above 0.
-        weight_decay: pulls the rows of a batch (and only those) towards zero, at least 0. Indices
-            outside the batch are left alone, as recommenders usually regularise.
-    """
-
-    lr: float = 1e-3
-    decay_mean: float = 0.9
-    decay_square: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, held, least in (
-            ("lr", self.lr > 0, "above 0"),
-            ("decay_mean", 0 <= self.decay_mean < 1, "in [0, 1)"),
-            ("decay_square", 0 <= self.decay_square < 1, "in [0, 1)"),
-            ("eps", self.eps > 0, "above 0"),
-            ("weight_decay", self.weight_decay >= 0, "at least 0"),
-        ):
-            if not (held and math.isfinite(getattr(self, name))):
-                raise InputError(f"{name} must be {least}, got {getattr(self, name)!r}")
 
 
 class RowAdam:

@@ -1,0 +1,259 @@
+"""Tables of vectors on a CPU, trained by Adam: in one process, copied, or sharded.
+
+All are `TrainingTables` (see `llpauc.training.trainable`).
+
+| class | rows held by a process | a step |
+|---|---|---|
+| `EmbeddingTables` | all | reads and updates its tables |
+| `ReplicatedTables` | all | gathers the gradients of all processes |
+| `ShardedTables` | 1/P of the rows | fetches rows from, sends gradients to their processes |
+
+With several processes, the gradients of a row are summed in the order of the processes, followed by
+one step of Adam. The result is that of one process with the whole batch, up to rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from llpauc.data.interactions import Indices
+from llpauc.distributed import ProcessGroup
+from llpauc.training.batches import Slots
+from llpauc.training.kernels import (
+    merge_rows,
+    step_items,
+    sum_item_gradients,
+    through_unit,
+    unit_rows,
+)
+from llpauc.training.options import AdamOptions
+from llpauc.training.row_adam import RowAdam, aligned, room
+from llpauc.training.trainable import ItemGradients, Table, TrainingTables
+
+
+def summed_by_item(gradients: ItemGradients, n_items: int, width: int) -> Table:
+    """A gradient for each distinct item of the batch."""
+    if isinstance(gradients, np.ndarray):
+        return gradients
+    summed, pairs = room((n_items, width)), gradients.pairs
+    sum_item_gradients(
+        gradients.user_rows, pairs.ends, pairs.row_of, gradients.slopes, gradients.scale, summed
+    )
+    return summed
+
+
+class AdamTable:
+    """A table of parameters, its Adam state and, for a cosine score, its rows at unit length.
+
+    Args:
+        table: the parameters, changed in place.
+        width: columns of the vectors; a further column is a bias.
+        cosine: whether `rows` are the rows of the table at unit length.
+        adam: see `AdamOptions`.
+    """
+
+    def __init__(self, table: Table, width: int, cosine: bool, adam: AdamOptions) -> None:
+        self.adam = RowAdam(table, adam)
+        self.width, self.cosine = width, cosine
+        self.rows = aligned(table.shape) if cosine else table
+        self._all = np.arange(len(table), dtype=np.int32)
+        self._refresh(self._all)
+
+    def prepare(self, rows: Indices) -> None:
+        if self.adam.catch_up(rows):
+            self._refresh(rows)
+
+    def _refresh(self, rows: Indices) -> None:
+        if self.cosine:
+            unit_rows(self.adam.table, rows, self.width, self.rows)
+
+    def apply(self, rows: Indices, gradients: ItemGradients) -> None:
+        adam = self.adam
+        adam.advance()
+        if isinstance(gradients, np.ndarray):
+            if self.cosine:
+                through_unit(adam.table, self.rows, rows, self.width, gradients)
+            adam.step(rows, gradients)
+            self._refresh(rows)
+            return
+        pairs = gradients.pairs
+        step_items(
+            gradients.user_rows, rows, pairs.ends, pairs.row_of, gradients.slopes, gradients.scale,
+            adam.table, self.rows, self.cosine, adam.mean, adam.square, adam.done, adam.count,
+            adam.numbers(),
+        )  # fmt: skip
+
+    def settle(self) -> None:
+        self.prepare(self._all)
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        self.adam.load_state(state)
+        self._refresh(self._all)
+
+
+class EmbeddingTables:
+    """One table of users and one of items, read as they are; a base class for other models."""
+
+    by_slot = False
+    uses_all_threads = False
+
+    def __init__(self, users: AdamTable, items: AdamTable) -> None:
+        self.users, self.items = users, items
+
+    @property
+    def user_rows(self) -> Table:
+        return self.users.rows
+
+    @property
+    def item_rows(self) -> Table:
+        return self.items.rows
+
+    def prepare(self, users: Indices, items: Indices) -> None:
+        self.users.prepare(users)
+        self.items.prepare(items)
+
+    def apply(
+        self, users: Indices, user_gradients: Table, items: Indices, item_gradients: ItemGradients
+    ) -> None:
+        self.users.apply(users, user_gradients)
+        self.items.apply(items, item_gradients)
+
+    def settle(self) -> None:
+        self.users.settle()
+        self.items.settle()
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        return {
+            f"{name}.{key}": value
+            for name, table in (("users", self.users), ("items", self.items))
+            for key, value in table.adam.state().items()
+        }
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        for name, table in (("users", self.users), ("items", self.items)):
+            table.load_state({key: state[f"{name}.{key}"] for key in table.adam.state()})
+
+
+class ReplicatedTables:
+    """Tables of which every process holds a copy; all copies take the same steps."""
+
+    by_slot = False
+
+    def __init__(self, tables: TrainingTables, processes: ProcessGroup) -> None:
+        self._tables, self._processes = tables, processes
+        self._user_slots, self._item_slots = Slots(len(self.user_rows)), Slots(len(self.item_rows))
+        self.uses_all_threads = tables.uses_all_threads
+        self.settle, self.state, self.load_state = tables.settle, tables.state, tables.load_state
+        self.prepare = tables.prepare
+
+    @property
+    def user_rows(self) -> Table:
+        return self._tables.user_rows
+
+    @property
+    def item_rows(self) -> Table:
+        return self._tables.item_rows
+
+    def apply(
+        self, users: Indices, user_gradients: Table, items: Indices, item_gradients: ItemGradients
+    ) -> None:
+        summed = summed_by_item(item_gradients, len(items), self.item_rows.shape[1])
+        gathered = self._processes.gather_all([users, user_gradients, items, summed])
+        all_users, all_user_gradients = _merged(self._user_slots, *gathered[:2])
+        all_items, all_item_gradients = _merged(self._item_slots, *gathered[2:])
+        self.prepare(all_users, all_items)  # rows that only other processes have read
+        self._tables.apply(all_users, all_user_gradients, all_items, all_item_gradients)
+
+
+class ShardedTables(EmbeddingTables):
+    """Tables whose rows are divided among the processes.
+
+    `user_rows` and `item_rows` hold the rows of the prepared batch only, in its order.
+
+    Args:
+        users, items: the rows of this process.
+        n_users, n_items: rows of all processes.
+        processes: the processes.
+    """
+
+    by_slot = True
+
+    def __init__(
+        self,
+        users: AdamTable,
+        items: AdamTable,
+        n_users: int,
+        n_items: int,
+        processes: ProcessGroup,
+    ) -> None:
+        super().__init__(users, items)
+        self._processes = processes
+        self._user_shards = _ShardedTable(users, n_users, processes)
+        self._item_shards = _ShardedTable(items, n_items, processes)
+
+    @property
+    def user_rows(self) -> Table:
+        return self._user_shards.rows
+
+    @property
+    def item_rows(self) -> Table:
+        return self._item_shards.rows
+
+    def prepare(self, users: Indices, items: Indices) -> None:
+        counts = [self._user_shards.request(users), self._item_shards.request(items)]
+        size, index = self._processes.size, self._processes.rank
+        requests = self._processes.lengths(np.concatenate(counts)).reshape(size, 2, size)
+        self._user_shards.fetch(requests[:, 0, index])
+        self._item_shards.fetch(requests[:, 1, index])
+
+    def apply(
+        self, users: Indices, user_gradients: Table, items: Indices, item_gradients: ItemGradients
+    ) -> None:
+        summed = summed_by_item(item_gradients, len(items), self.item_rows.shape[1])
+        self._user_shards.send_gradients(user_gradients)
+        self._item_shards.send_gradients(summed)
+
+
+class _ShardedTable:
+    """One table of which this process holds a range of rows."""
+
+    def __init__(self, table: AdamTable, n: int, processes: ProcessGroup) -> None:
+        self._table, self._processes = table, processes
+        self._bounds = np.array(processes.bounds(n))
+        self._first = self._bounds[processes.rank]
+        self._slots = Slots(len(table.rows))
+        self.rows: Table = table.rows[:0]
+
+    def request(self, rows: Indices) -> npt.NDArray[np.int64]:
+        """Plan to fetch `rows`; how many of them each process holds."""
+        holders = np.searchsorted(self._bounds, rows, side="right") - 1
+        self._order = np.argsort(holders, kind="stable")
+        self._requested = rows[self._order]
+        self._counts = np.bincount(holders, minlength=self._processes.size)
+        return self._counts
+
+    def fetch(self, incoming: npt.NDArray[np.int64]) -> None:
+        """Fetch the requested rows; send incoming[p] rows to each process p."""
+        self._incoming, exchange = incoming, self._processes.exchange
+        sent = exchange(self._requested, self._counts, incoming)
+        self._sent = (sent - self._first).astype(np.int32)  # rows of this process, by any process
+        self._table.prepare(self._slots.fill(self._sent, self._sent[:0]))
+        received = exchange(self._table.rows[self._sent], incoming, self._counts)
+        self.rows = room((len(received), received.shape[1]))
+        self.rows[self._order] = received
+
+    def send_gradients(self, gradients: Table) -> None:
+        """Send the gradients of the fetched rows to their processes; apply those received."""
+        received = self._processes.exchange(gradients[self._order], self._counts, self._incoming)
+        self._table.apply(*_merged(self._slots, self._sent, received))
+
+
+def _merged(slots: Slots, rows: Indices, gradients: Table) -> tuple[Indices, Table]:
+    """The distinct rows and, for each, its gradients summed in order."""
+    distinct = slots.fill(rows, rows[:0])
+    merged = room((len(distinct), gradients.shape[1]))
+    merge_rows(slots.slot_of[rows], gradients, merged)
+    return distinct, merged
