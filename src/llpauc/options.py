@@ -217,8 +217,13 @@ def options_of(definition: Any) -> Mapping[str, Option]:
 
     A parameter whose type is itself a dataclass stands for all its fields.
     """
-    doc = parse_docstring(inspect.getdoc(definition) or "")
-    help_texts = {p.arg_name: re.sub(r"\s+", " ", p.description or "") for p in doc.params}
+    # The docstring of a subclass describes only the fields that it adds.
+    classes = reversed(definition.__mro__) if isinstance(definition, type) else [definition]
+    help_texts = {
+        parameter.arg_name: re.sub(r"\s+", " ", parameter.description or "")
+        for described in classes
+        for parameter in parse_docstring(inspect.cleandoc(described.__doc__ or "")).params
+    }
     target = definition.__init__ if _is_plain_class(definition) else definition
     hints = get_type_hints(target, include_extras=True)
     found: dict[str, Option] = {}

@@ -114,7 +114,7 @@ def _plan(
     from llpauc.data.interactions import Split
     from llpauc.errors import InputError, choose
     from llpauc.metrics import parse_metric, split_names
-    from llpauc.models import BASELINES
+    from llpauc.models.registry import MODELS
     from llpauc.recommend.recipes import RECIPES, with_loss
     from llpauc.recommend.sources import as_split
     from llpauc.storage.run_folder import check_replaceable
@@ -124,7 +124,7 @@ def _plan(
     recommender = _recommender(given, seed)  # says at once what is wrong with it
     if recipe is not None:
         choose(RECIPES, recipe, "recipe")
-        if recommender.model in BASELINES:
+        if not MODELS[recommender.model].trained:
             raise InputError(f"a recipe is for models that are trained; {recommender.model} is not")
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     check_folder(out)
@@ -145,16 +145,16 @@ def _plan(
 
 
 def _recommender(given: dict[str, Any], seed: int) -> Recommender:
-    from llpauc.models import BASELINES
+    from llpauc.models.registry import MODELS
     from llpauc.recommend import Recommender
 
-    if given.get("model") in BASELINES:
+    if not MODELS[given.get("model", "mf")].trained:
         return Recommender(**{k: v for k, v in given.items() if k != "loss"})
     return Recommender(**given, seed=seed)
 
 
 def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup) -> None:
-    from llpauc.models import BASELINES
+    from llpauc.models.registry import MODELS
     from llpauc.storage.run_folder import MANIFEST
     from llpauc.training import Diverged
     from llpauc.training.checkpoint import opened
@@ -163,7 +163,7 @@ def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup
     recommender, split = work.recommender, work.split
     trouble, measured, learnt = None, None, False
     with (
-        opened(None if recommender.model in BASELINES else work.checkpoint) as kept,
+        opened(work.checkpoint if MODELS[recommender.model].trained else None) as kept,
         tracking(
             work.places if processes.first else {}, _settings(recommender), log.info
         ) as tracked,
@@ -241,9 +241,9 @@ def _measure(
 
 def _settings(recommender: Recommender) -> dict[str, Any]:
     """Every hyperparameter, those left to their defaults too."""
-    from llpauc.models import BASELINES
+    from llpauc.models.registry import MODELS
 
-    if recommender.model in BASELINES:
+    if not MODELS[recommender.model].trained:
         return {"model": recommender.model, **recommender.parameters}
     plan = recommender.plan()
     defaults = {**asdict(plan.embedding), **asdict(plan.fit), **plan.loss_parameters}
@@ -255,10 +255,10 @@ def _training_progress(
     recommender: Recommender, split: Split, track: Callable[[Epoch], None]
 ) -> Iterator[tuple[Callable[[int], None], Callable[[Epoch], None]]]:
     """A bar over all epochs, and a line an epoch above it; then the epoch is tracked."""
-    from llpauc.models import BASELINES
+    from llpauc.models.registry import MODELS
 
     total = None
-    if recommender.model not in BASELINES:
+    if MODELS[recommender.model].trained:
         kept = 1.0 if split.valid is not None else 1.0 - recommender.hold_out
         total = round(kept * len(split.train)) * recommender.plan().fit.epochs
     told = 0  # of the epoch under way

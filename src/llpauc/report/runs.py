@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llpauc.models import BASELINES
+from llpauc.models.registry import MODELS
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
 from llpauc.report.people import spread_users
@@ -49,12 +49,12 @@ def run_facts(artifact: run_folder.SavedRun, fitted: Fitted, name: str) -> dict[
     params = artifact.meta.get("params")
     params = params if isinstance(params, Mapping) else {}
     model, updates = str(params.get("model", "")), artifact.meta.get("updates")
-    baseline = model in BASELINES
-    hidden = {"model", "loss"} | ({"hold_out", "refit"} if baseline else set())
+    trained = model not in MODELS or MODELS[model].trained
+    hidden = {"model", "loss"} | (set() if trained else {"hold_out", "refit"})
     return {
         "name": name,
         "model": model,
-        "loss": None if baseline else str(params.get("loss", "")),
+        "loss": str(params.get("loss", "")) if trained else None,
         "parameters": {k: _told(v) for k, v in params.items() if k not in hidden and v is not None},
         "alpha": _share(params.get("alpha")),
         "beta": _share(params.get("beta")),

@@ -14,7 +14,7 @@ from llpauc.data.interactions import Interactions, Split
 from llpauc.data.recency import Recency
 from llpauc.data.splits import split_random_per_user, split_temporal
 from llpauc.errors import InputError, choose
-from llpauc.models import BASELINES
+from llpauc.models.registry import MODELS
 from llpauc.recommend.recipes import moving, recipe, with_loss
 
 METRIC = "ndcg@20"  # on validation: it chooses everything
@@ -172,7 +172,7 @@ class Candidate:
 
     @property
     def is_baseline(self) -> bool:
-        return self.model in BASELINES
+        return not MODELS[self.model].trained
 
 
 BASELINE_WHY = {

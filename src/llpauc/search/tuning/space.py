@@ -19,7 +19,8 @@ from typing import Any
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError, choose, listing
 from llpauc.losses import LOSSES, Suggestion, suggest_alpha_beta
-from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
+from llpauc.models.embedding import EmbeddingOptions
+from llpauc.models.registry import MODELS, trained_models
 from llpauc.recommend.parameters import plan
 from llpauc.recommend.recipes import PAPER_GRID, with_loss
 from llpauc.training import TrainingOptions
@@ -140,9 +141,9 @@ def check_names(losses: Sequence[str], models: Sequence[str]) -> None:
     for loss in losses:
         choose(LOSSES, loss, "loss")
     for model in models:
-        if model not in EMBEDDING_MODELS:
+        if model not in MODELS or not MODELS[model].trained:
             raise InputError(
-                f"no model {model!r} that can be tuned; choose of: {listing(EMBEDDING_MODELS)}"
+                f"no model {model!r} that can be tuned; choose of: {listing(trained_models())}"
                 " (llpauc evaluate measures those without training)"
             )
 

@@ -1,0 +1,194 @@
+"""The models by name, and their options.
+
+This module imports neither torch nor the models themselves, so that the command line can list the
+models and their options at once. `MODELS[name].load()` imports a model.
+
+To add a model, write a subclass of `llpauc.models.base.Model` and add an entry here, or register it
+from your own package:
+
+    MODELS.register("mine", ModelEntry("my_package.my_model:MyModel", MyOptions))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Gt
+
+from llpauc.errors import InputError
+from llpauc.options import Count, Grid, LogRange, NonNegative, Positive, Registry, check_options
+
+if TYPE_CHECKING:
+    from llpauc.models.base import Model
+
+ScoreKind = Literal["dot", "cosine"]
+ColdUsers = Literal["mean", "random"]
+AgeUnit = Literal["time", "rows", "parts"]
+
+
+@dataclass(frozen=True)
+class EmbeddingOptions:
+    """Options of every model with user and item vectors.
+
+    Args:
+        dimensions: width of the vectors.
+        score: dot product or cosine; by default the one that the loss is meant for.
+        temperature: divides the cosine; 0.2 by default where the loss has no temperature of its
+            own. A loss that has one takes it instead.
+        init: initial vectors: random, or spectral (the leading singular vectors of the user-item
+            matrix plus small random values), which needs fewer epochs and a lower learning rate.
+        init_scale: standard deviation of the random initial vectors.
+        cold_users: vector of a user without training events: mean (the mean user vector, close to
+            popularity) or random (the untrained vector, as in the paper).
+    """
+
+    dimensions: Annotated[int, Ge(1), Grid(32, 64, 128, 256)] = 64
+    score: Annotated[ScoreKind, Grid("dot", "cosine")] = "dot"
+    temperature: Annotated[float, Gt(0), LogRange(0.05, 0.5)] = 1.0
+    init: Literal["random", "spectral"] = "random"
+    init_scale: Positive = 0.01
+    cold_users: ColdUsers = "mean"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.score == "dot" and self.temperature != 1.0:
+            raise InputError(
+                f"temperature ({self.temperature!r}) divides a cosine, and score is 'dot';"
+                " set score='cosine' or leave temperature out"
+            )
+
+
+@dataclass(frozen=True)
+class BiasedEmbeddingOptions(EmbeddingOptions):
+    """Options of mf and fism.
+
+    Args:
+        item_bias: add a learned bias to each item's score. Training starts it at the logarithm of
+            the item's popularity, weighted by age where events have a half-life.
+    """
+
+    item_bias: bool = False
+
+
+@dataclass(frozen=True)
+class LightGCNOptions(EmbeddingOptions):
+    """Options of lightgcn.
+
+    Args:
+        layers: graph layers.
+        propagation_interval: batches that share one propagation over the graph; 1 is exact, larger
+            values are faster and use vectors that are a few steps old.
+    """
+
+    layers: Annotated[int, Ge(1), Grid(1, 2, 3)] = 2
+    propagation_interval: Count = 1
+
+
+@dataclass(frozen=True)
+class EASEOptions:
+    """Options of ease.
+
+    Args:
+        regularization: ridge penalty lambda; 100 to 500 suits about ten thousand events, larger
+            data needs more.
+    """
+
+    regularization: Positive = 200.0
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class ItemKNNOptions:
+    """Options of itemknn.
+
+    Args:
+        neighbours: similar items that each item keeps.
+        shrinkage: added to the denominator of the similarity; larger values lower the similarity
+            of items with few users.
+    """
+
+    neighbours: Count = 100
+    shrinkage: NonNegative = 10.0
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class PopularityOptions:
+    """Popularity has no options."""
+
+
+@dataclass(frozen=True)
+class RecentPopularityOptions:
+    """Options of recent_popularity.
+
+    Args:
+        half_life: age at which an event counts half, in the unit of `by`; chosen on the validation
+            part by default. Infinity counts all events alike.
+        by: unit of the age: time (seconds), rows (events) or parts; by default time where every
+            event has a timestamp, else rows.
+    """
+
+    half_life: Positive | None = None
+    by: AgeUnit | None = None
+
+    def __post_init__(self) -> None:
+        if self.half_life is not None and not self.half_life > 0:
+            raise InputError(f"half_life must be above 0, got {self.half_life!r}")
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """What is known about a model before it is imported.
+
+    Args:
+        place: "package.module:Class", or the class.
+        Options: the dataclass of its options.
+        trained: whether it is trained in epochs with a loss.
+        shardable: whether its tables can be divided among processes.
+    """
+
+    place: str | type[Model]
+    Options: type[Any]
+    trained: bool = False
+    shardable: bool = False
+
+    def load(self) -> type[Model]:
+        """The model's class."""
+        if not isinstance(self.place, str):
+            return self.place
+        module, _, name = self.place.partition(":")
+        model: type[Model] = getattr(import_module(module), name)
+        return model
+
+
+MODELS: Registry[ModelEntry] = Registry(
+    "model",
+    {
+        "mf": ModelEntry("llpauc.models.mf:MF", BiasedEmbeddingOptions, True, shardable=True),
+        "lightgcn": ModelEntry("llpauc.models.lightgcn:LightGCN", LightGCNOptions, True),
+        "fism": ModelEntry("llpauc.models.fism:FISM", BiasedEmbeddingOptions, True),
+        "popularity": ModelEntry("llpauc.models.popularity:Popularity", PopularityOptions),
+        "recent_popularity": ModelEntry(
+            "llpauc.models.recent_popularity:RecentPopularity", RecentPopularityOptions
+        ),
+        "itemknn": ModelEntry("llpauc.models.itemknn:ItemKNN", ItemKNNOptions),
+        "ease": ModelEntry("llpauc.models.ease:EASE", EASEOptions),
+    },
+    aliases={"itemsum": "fism", "recent": "recent_popularity"},
+)
+
+
+def trained_models() -> list[str]:
+    """Names of the models that are trained in epochs with a loss."""
+    return [name for name, entry in MODELS.items() if entry.trained]
+
+
+def untrained_models() -> list[str]:
+    """Names of the models that are fitted at once, without a loss."""
+    return [name for name, entry in MODELS.items() if not entry.trained]
