@@ -408,8 +408,8 @@ BAD_OPTIONS = [
     (["recommend", "RUN", "--users", "@nobody.txt"], ["nobody.txt", "No such file"]),
     (["recommend", "RUN", "--users", "@."], ["cannot be read"]),
     (["recommend", "RUN", "--out", "lists.xlsx"], ["lists.xlsx", ".tsv, .csv, .parquet"]),
-    (["recommend", "EVENTS"], ["is no run folder"]),
-    (["recommend", "nowhere"], ["nowhere is no run folder"]),
+    (["recommend", "EVENTS"], ["is not a run folder"]),
+    (["recommend", "nowhere"], ["nowhere is not a run folder"]),
 ]
 
 
@@ -799,7 +799,7 @@ def test_a_folder_of_other_things_is_not_made_a_run(run, own_folder, events):
     Path("mine/diary.txt").write_text("dear diary")
     told = run("train", events, "--out", "mine")
     assert told.code == 2
-    assert "mine is not empty and is no run of ours" in told.error
+    assert "mine is not empty and is not a run folder" in told.error
     assert "epoch" not in told.err  # told before the training, not after it
     assert [p.name for p in Path("mine").iterdir()] == ["diary.txt"]
 

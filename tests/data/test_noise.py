@@ -24,7 +24,7 @@ from llpauc.data.noise import CleanNoisePair, clean_and_noise, write_pair
 from llpauc.data.splits import split
 from llpauc.data.writers import write_split
 from llpauc.errors import InputError
-from llpauc.storage.files import atomic_write
+from llpauc.storage.atomic import atomic_write
 
 DATA = Path(os.environ.get("LLPAUC_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

@@ -526,7 +526,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path, capsys):
     (tmp_path / "out" / "run").mkdir(parents=True)
     (tmp_path / "out" / "run" / "mine.txt").write_text("mine")
     assert main(["auto", str(path), "--out", str(tmp_path / "out")]) == 2
-    assert "no run of ours" in capsys.readouterr().err
+    assert "is not a run folder" in capsys.readouterr().err
 
 
 def test_baselines_have_a_reason():

@@ -536,7 +536,7 @@ def test_what_cannot_be_served_is_told_in_a_line(runs, tmp_path, capsys, monkeyp
         assert main(["serve", str(runs["mf"]), "--port", port]) == 2
         assert f"cannot listen on 127.0.0.1 port {port}: " in one_line(capsys)
     assert main(["serve", str(tmp_path / "none"), "--port", "0"]) == 2
-    assert "is no run folder" in one_line(capsys)
+    assert "is not a run folder" in one_line(capsys)
     put(runs["mf"], tmp_path / "run")
     tensors = tmp_path / "run" / "tensors.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-1])

@@ -1,4 +1,4 @@
-"""A run folder is whole or refused: round trips, damage, malice, and trouble while writing."""
+"""Run folders: round trips, damaged files, malicious files, and failures while writing."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
 
 from llpauc import cli
 from llpauc.data.interactions import IdMap
 from llpauc.errors import InputError
 from llpauc.recommend import Recommender
-from llpauc.storage import atomic_folder, run_folder
+from llpauc.storage import atomic, manifest, run_folder
 from llpauc.storage.run_folder import SavedRun
 from tests.datasets import mounted, random_split
 
@@ -48,19 +48,20 @@ RUNS = {
 }
 FILES = ("tensors.safetensors", "users.parquet", "items.parquet", "meta.json", "metrics.jsonl")
 ALL_FILES = (*FILES, "manifest.json")
+ONE_ID = pa.array([1])
 SHARES = (0.0, 0.01, 0.5, 0.99)
 KEPT = sorted((Path(__file__).parents[1] / "artifacts").glob("format-*"))
 
 
-def an_artifact(seed: int = 0) -> SavedRun:
+def make_run(seed: int = 0) -> SavedRun:
     rng = np.random.default_rng(seed)
     return SavedRun(
         {
             "vectors": rng.standard_normal((6, 4)).astype(np.float32),
             "starts": rng.integers(0, 9, 7),
         },
-        IdMap.of([f"user-{seed}-{u}" for u in range(6)]),
-        IdMap.of(np.arange(9) + 100 * seed),
+        pa.array([f"user-{seed}-{u}" for u in range(6)]),
+        pa.array(np.arange(9) + 100 * seed),
         {"seed": seed, "note": "ø"},
         {"metrics.jsonl": f'{{"epoch": {seed}}}\n'},
     )
@@ -92,11 +93,11 @@ def refusal(folder: Path, load=run_folder.load) -> str:
     return str(caught.value)
 
 
-def manifest_of(folder: Path) -> dict:
+def read_manifest(folder: Path) -> dict:
     return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
-def put_manifest(folder: Path, manifest: dict) -> None:
+def write_manifest(folder: Path, manifest: dict) -> None:
     """With the checksum that belongs to it."""
     said = {key: value for key, value in manifest.items() if key != "sha256"}
     seal = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
@@ -106,13 +107,13 @@ def put_manifest(folder: Path, manifest: dict) -> None:
 
 def forge(folder: Path, **new: bytes) -> None:
     """Put other files in place and make the manifest agree, as somebody hostile would."""
-    manifest = manifest_of(folder)
+    manifest = read_manifest(folder)
     for name, data in new.items():
         (folder / name).write_bytes(data)
         manifest["files"][name] = {
             "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)
         }  # fmt: skip
-    put_manifest(folder, manifest)
+    write_manifest(folder, manifest)
 
 
 def flip(path: Path, byte: int, bit: int) -> None:
@@ -139,7 +140,7 @@ def no_waiting_for_the_disk():
 def saved(tmp_path_factory) -> Path:
     """Runs to take copies of."""
     folder = tmp_path_factory.mktemp("saved")
-    run_folder.save(an_artifact(), folder / "plain")
+    run_folder.save(make_run(), folder / "plain")
     for model in ("mf", "ease", "itemknn"):
         Recommender(model=model, **RUNS[model]).fit(TRAIN).save(folder / model)
     return folder
@@ -164,7 +165,7 @@ def test_every_model_comes_back_bit_for_bit(name, tmp_path):
         assert read.tensors[key].dtype == value.dtype
         assert read.tensors[key].shape == value.shape
         assert read.tensors[key].tobytes() == np.ascontiguousarray(value).tobytes()
-    assert (read.user_ids, read.item_ids) == (TRAIN.user_ids, TRAIN.item_ids)
+    assert (read.user_ids, read.item_ids) == (TRAIN.user_ids.arrow(), TRAIN.item_ids.arrow())
     assert read.meta == {"params": made.get_params(), "data": "events.csv"}
     epochs = [json.loads(line) for line in read.extra["metrics.jsonl"].splitlines()]
     assert [e["number"] for e in epochs] == ([1, 2] if RUNS[name].get("epochs") else [])
@@ -176,7 +177,7 @@ def test_every_model_comes_back_bit_for_bit(name, tmp_path):
 
 
 def test_the_same_artifact_gives_the_same_bytes(tmp_path):
-    folders = [run_folder.save(an_artifact(3), tmp_path / name) for name in ("a", "b")]
+    folders = [run_folder.save(make_run(3), tmp_path / name) for name in ("a", "b")]
     assert content(folders[0]) == content(folders[1])
     assert set(content(folders[0])) == set(ALL_FILES)
 
@@ -195,12 +196,12 @@ def test_the_same_artifact_gives_the_same_bytes(tmp_path):
 )
 def test_ids_come_back_as_they_were(ids, tmp_path):
     map_ = IdMap.of(ids)
-    run_folder.save(SavedRun({}, map_, map_, {}, {}), tmp_path / "run")
+    run_folder.save(SavedRun({}, map_.arrow(), map_.arrow(), {}, {}), tmp_path / "run")
     back = run_folder.load(tmp_path / "run")
-    assert back.user_ids == back.item_ids == map_
+    assert back.user_ids == back.item_ids == map_.arrow()
     expected = [str(i) for i in ids] if map_.kind == "string" else ids
-    assert list(back.user_ids) == expected
-    assert back.user_ids.indices(ids).tolist() == list(range(len(ids)))
+    assert back.user_ids.to_pylist() == expected
+    assert IdMap.of(back.user_ids) == map_
 
 
 @settings(max_examples=40, deadline=None)
@@ -214,8 +215,8 @@ def test_ids_come_back_as_they_were(ids, tmp_path):
 def test_any_ids_come_back(ids):
     map_ = IdMap.of(ids)
     with tempfile.TemporaryDirectory() as folder:
-        run_folder.save(SavedRun({}, map_, IdMap.of(["x"]), {}, {}), Path(folder) / "run")
-        assert run_folder.load(Path(folder) / "run").user_ids == map_
+        run_folder.save(SavedRun({}, map_.arrow(), ONE_ID, {}, {}), Path(folder) / "run")
+        assert IdMap.of(run_folder.load(Path(folder) / "run").user_ids) == map_
 
 
 def test_arrays_of_every_shape_order_and_type(tmp_path):
@@ -230,7 +231,7 @@ def test_arrays_of_every_shape_order_and_type(tmp_path):
         "int32": np.array([-1, 2**31 - 1], np.int32),
         "bool": np.array([True, False]),
     }
-    artifact = SavedRun(tensors, IdMap.of(["u"]), IdMap.of(["i"]), {}, {})
+    artifact = SavedRun(tensors, ONE_ID, ONE_ID, {}, {})
     run_folder.save(artifact, tmp_path / "run")
     back = run_folder.load(tmp_path / "run")
     for name, value in tensors.items():
@@ -242,7 +243,7 @@ def test_arrays_of_every_shape_order_and_type(tmp_path):
 
 def test_numpy_numbers_and_paths_are_kept_as_plain_json(tmp_path):
     meta = {"epochs": np.int64(3), "lr": np.float32(0.5), "on": np.True_, "data": Path("a/b.csv")}
-    run_folder.save(SavedRun({}, IdMap.of([1]), IdMap.of([1]), meta, {}), tmp_path / "run")
+    run_folder.save(SavedRun({}, ONE_ID, ONE_ID, meta, {}), tmp_path / "run")
     assert run_folder.load(tmp_path / "run").meta == {
         "epochs": 3, "lr": 0.5, "on": True, "data": os.path.join("a", "b.csv")
     }  # fmt: skip
@@ -251,15 +252,15 @@ def test_numpy_numbers_and_paths_are_kept_as_plain_json(tmp_path):
 @pytest.mark.parametrize("name", ["id=5", "a b", "ø", "-x", "%20", "s3:x", "x" * 200])
 def test_a_folder_may_be_called_anything(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run_folder.save(an_artifact(), name)
-    assert same(run_folder.load(name), an_artifact())
+    run_folder.save(make_run(), name)
+    assert same(run_folder.load(name), make_run())
 
 
 def test_the_current_folder_can_be_the_run(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    run_folder.save(an_artifact(), ".")
-    assert same(run_folder.load(tmp_path / "here"), an_artifact())
+    run_folder.save(make_run(), ".")
+    assert same(run_folder.load(tmp_path / "here"), make_run())
     assert os.listdir(tmp_path) == ["here"]
 
 
@@ -308,7 +309,7 @@ def test_every_single_bit_of_the_manifest_counts_and_the_manifest_is_named(run):
                 unnoticed.append(place)
         flip(path, *divmod(place, 8))
     assert not unnoticed
-    assert same(run_folder.load(run), an_artifact())
+    assert same(run_folder.load(run), make_run())
 
 
 def test_bits_of_a_manifest_without_a_checksum_count_too(tmp_path):
@@ -331,7 +332,7 @@ def test_a_deleted_file_is_named(name, run):
 
 @pytest.mark.parametrize("name", ALL_FILES)
 def test_a_file_of_another_run_is_refused(name, run, tmp_path):
-    other = run_folder.save(an_artifact(1), tmp_path / "other")
+    other = run_folder.save(make_run(1), tmp_path / "other")
     (run / name).write_bytes((other / name).read_bytes())
     said = refusal(run)
     assert name in said or name == "manifest.json"  # which is sound, and the others do not match
@@ -349,23 +350,23 @@ def test_two_files_that_have_changed_places_are_refused(run):
 @pytest.mark.parametrize("name", ["notes.txt", "tensors.safetensors.bak", "a\nb", "\udcff"])
 def test_a_file_that_is_not_in_the_manifest_is_named(name, make, run):
     make(run / name)
-    assert f"holds {name!r}, which is not in the manifest" in refusal(run)
+    assert f"holds {name!r}, which is not in the manifest; move it away" in refusal(run)
     with pytest.raises(InputError, match="would be lost; move it away or choose another folder"):
-        run_folder.save(an_artifact(1), run)
+        run_folder.save(make_run(1), run)
     assert name in os.listdir(run)
 
 
 def test_what_the_system_leaves_there_is_let_be(run):
     (run / ".DS_Store").write_bytes(b"x")
-    assert same(run_folder.load(run), an_artifact())
-    with pytest.raises(InputError, match=r"holds \.DS_Store, which the run there does not list"):
-        run_folder.save(an_artifact(1), run)
+    assert same(run_folder.load(run), make_run())
+    with pytest.raises(InputError, match=r"holds \.DS_Store, which its manifest does not list"):
+        run_folder.save(make_run(1), run)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_glance_finds_what_is_missing_short_or_too_much(name, run):
     seen = run_folder.summarize(run)
-    assert (seen.meta, seen.extra) == (an_artifact().meta, an_artifact().extra)
+    assert (seen.meta, seen.extra) == (make_run().meta, make_run().extra)
     assert seen.size == sum((run / file).stat().st_size for file in FILES)
     data = (run / name).read_bytes()
     (run / name).write_bytes(data[:-1])
@@ -400,7 +401,7 @@ def test_artefacts_of_every_format_are_kept():
               for folder in KEPT}  # fmt: skip
     assert models == {
         f"format-{format}-{model}": format
-        for format in range(1, run_folder.FORMAT + 1)
+        for format in run_folder.RUN_FOLDER.formats
         for model in ("mf", "lightgcn", "ease")
     }
 
@@ -409,10 +410,9 @@ def test_what_is_no_run(tmp_path):
     (tmp_path / "file").write_text("x", encoding="utf-8")
     (tmp_path / "empty").mkdir()
     said = {
-        "file": "is no run folder but a file; llpauc train makes a run of events",
-        "empty": "is no run folder: it has no manifest.json",
-        "nowhere": "is no run folder: there is nothing of that name; llpauc runs lists those there"
-        " are",
+        "file": "is not a run folder: it is a file; check the path",
+        "empty": "is not a run folder: it has no manifest.json; check the path",
+        "nowhere": "is not a run folder: it does not exist; check the path",
     }
     for name, words in said.items():
         assert refusal(tmp_path / name).endswith(words)
@@ -530,12 +530,12 @@ BAD_NAMES = (
 def test_names_that_lead_elsewhere_are_refused_unread(name, run, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("42", encoding="utf-8")
-    manifest = manifest_of(run)
+    manifest = read_manifest(run)
     manifest["files"][name.format(absolute=secret)] = {
         "sha256": hashlib.sha256(b"42").hexdigest(), "bytes": 2
     }  # fmt: skip
-    put_manifest(run, manifest)
-    assert "is no plain file name" in refusal(run)
+    write_manifest(run, manifest)
+    assert "is not a plain file name" in refusal(run)
 
 
 @pytest.mark.parametrize("name", ALL_FILES)
@@ -555,7 +555,7 @@ def test_what_is_no_file_is_refused_and_nobody_waits(name, make, run):
 
 def test_a_link_to_a_run_is_a_run(run, tmp_path):
     (tmp_path / "latest").symlink_to(run)
-    assert same(run_folder.load(tmp_path / "latest"), an_artifact())
+    assert same(run_folder.load(tmp_path / "latest"), make_run())
 
 
 @pytest.mark.parametrize(
@@ -566,14 +566,14 @@ def test_a_link_to_a_run_is_a_run(run, tmp_path):
         (b"\x80\x04.", "is not JSON"),
         (b"[" * 500_000, "is not JSON"),
         (b'{"a":' * 150_000, "is not JSON"),
-        (b" " * (1 << 20) + b"{}", "larger than a manifest can be"),
-        (b"[]", "is not the manifest of a run"),
-        (b"3", "is not the manifest of a run"),
-        (b"{}", "is not the manifest of a run"),
-        (b'{"kind": "other", "format": 1, "files": {}}', "is not the manifest of a run"),
+        (b" " * (1 << 20) + b"{}", "is larger than a manifest can be"),
+        (b"[]", "is not the manifest of a run folder"),
+        (b"3", "is not the manifest of a run folder"),
+        (b"{}", "is not the manifest of a run folder"),
+        (b'{"kind": "other", "format": 1, "files": {}}', "is not the manifest of a run folder"),
         (b'{"kind": "llpauc run"}', "has format None, this version reads 1, 2"),
         (b'{"kind": "llpauc run", "format": 3, "files": {}}',
-         "has format 3, this version reads 1, 2; a newer llpauc wrote it, and reads it"),
+         "has format 3, this version reads 1, 2; update llpauc, a newer version wrote it"),
         (b'{"kind": "llpauc run", "format": "1", "files": {}}', "has format '1'"),
         (b'{"kind": "llpauc run", "format": true, "files": {}}', "has format True"),
         (b'{"kind": "llpauc run", "format": [' + b"9," * 9999 + b"9]}", "has format [9, 9, "),
@@ -597,12 +597,12 @@ def test_bad_manifests(text, said, run):
 @pytest.mark.parametrize("value", [None, 3, [], {}, "", True, "A" * 64])
 @pytest.mark.parametrize("key", ["sha256", "bytes"])
 def test_a_manifest_entry_of_the_wrong_kind(key, value, run):
-    manifest = manifest_of(run)
+    manifest = read_manifest(run)
     manifest["files"]["meta.json"][key] = value
-    put_manifest(run, manifest)
+    write_manifest(run, manifest)
     assert "meta.json" in refusal(run)
     del manifest["files"]["meta.json"][key]
-    put_manifest(run, manifest)
+    write_manifest(run, manifest)
     assert "meta.json" in refusal(run)
 
 
@@ -654,7 +654,7 @@ def test_arrays_that_do_not_fit_together_are_refused(model, change, saved, tmp_p
     run = Path(shutil.copytree(saved / model, tmp_path / "run"))
     tensors = dict(run_folder.load(run).tensors)
     change(tensors)
-    save_file(tensors, tmp_path / "forged")
+    safetensors.numpy.save_file(tensors, tmp_path / "forged")
     forge(run, **{"tensors.safetensors": (tmp_path / "forged").read_bytes()})
     said = refusal(run, Recommender.load)
     assert "the saved arrays do not fit together" in said
@@ -666,27 +666,27 @@ def test_arrays_that_do_not_fit_together_are_refused(model, change, saved, tmp_p
 
 def test_a_new_run_takes_the_place_of_the_old_one_and_nothing_is_left(tmp_path):
     target = tmp_path / "runs" / "best"
-    first = an_artifact(0)
+    first = make_run(0)
     first = SavedRun(*list(first.__dict__.values())[:4], {"old.txt": "old"})
     run_folder.save(first, target)
-    run_folder.save(an_artifact(1), target)
-    assert same(run_folder.load(target), an_artifact(1))
+    run_folder.save(make_run(1), target)
+    assert same(run_folder.load(target), make_run(1))
     assert set(content(target)) == set(ALL_FILES)
     assert os.listdir(tmp_path) == ["runs"]
     assert os.listdir(tmp_path / "runs") == ["best"]
 
 
 def test_a_run_of_another_format_is_replaced_all_the_same(run):
-    manifest = manifest_of(run)
-    put_manifest(run, manifest | {"format": 99})
-    run_folder.save(an_artifact(1), run)
-    assert same(run_folder.load(run), an_artifact(1))
+    manifest = read_manifest(run)
+    write_manifest(run, manifest | {"format": 99})
+    run_folder.save(make_run(1), run)
+    assert same(run_folder.load(run), make_run(1))
 
 
 def test_an_empty_folder_is_taken(tmp_path):
     (tmp_path / "run").mkdir()
-    run_folder.save(an_artifact(), tmp_path / "run")
-    assert same(run_folder.load(tmp_path / "run"), an_artifact())
+    run_folder.save(make_run(), tmp_path / "run")
+    assert same(run_folder.load(tmp_path / "run"), make_run())
 
 
 @pytest.mark.parametrize(
@@ -703,24 +703,24 @@ def test_a_folder_of_somebody_else_is_refused_and_untouched(files, tmp_path):
     target.mkdir()
     for name, data in files.items():
         (target / name).write_bytes(data)
-    with pytest.raises(InputError, match="precious is not empty and is no run of ours; choose ano"):
-        run_folder.save(an_artifact(), target)
+    with pytest.raises(InputError, match="precious is not empty and is not a run folder; ch"):
+        run_folder.save(make_run(), target)
     assert content(target) == files
     assert os.listdir(tmp_path) == ["precious"]
 
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(InputError, match="file is no folder; choose another name"):
-        run_folder.save(an_artifact(), tmp_path / "file")
+    with pytest.raises(InputError, match="file is not a folder; choose another name"):
+        run_folder.save(make_run(), tmp_path / "file")
     assert content(tmp_path) == {"file": b"x"}
 
 
 def test_a_link_keeps_pointing_and_its_run_is_replaced(run, tmp_path):
     (tmp_path / "latest").symlink_to("run")
-    run_folder.save(an_artifact(1), tmp_path / "latest")
+    run_folder.save(make_run(1), tmp_path / "latest")
     assert (tmp_path / "latest").is_symlink()
-    assert same(run_folder.load(run), an_artifact(1))
+    assert same(run_folder.load(run), make_run(1))
     assert sorted(os.listdir(tmp_path)) == ["latest", "run"]
 
 
@@ -728,7 +728,7 @@ def test_a_link_keeps_pointing_and_its_run_is_replaced(run, tmp_path):
 def test_who_may_look_is_for_the_umask_to_say(mask, tmp_path):
     before = os.umask(mask)
     try:
-        run_folder.save(an_artifact(), tmp_path / "run")
+        run_folder.save(make_run(), tmp_path / "run")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o777 & ~mask
@@ -751,25 +751,25 @@ def nth(function, n, error):
 # Every system call or library on the way, at its first, second, ... call. The last fsync is that of
 # the folder around the run, when the new one is in place already.
 TROUBLE = [
-    ("run_folder.Path.mkdir", 2),
-    ("run_folder.save_file", 1),
-    ("run_folder.pq.write_table", 1),
-    ("run_folder.pq.write_table", 2),
-    *[("run_folder.Path.write_text", n) for n in (1, 2, 3)],
-    ("run_folder._digest", 3),
-    *[("run_folder.os.fsync", n) for n in range(1, 9)],
+    ("Path.mkdir", 2),
+    ("safetensors.save_file", 1),
+    ("pq.write_table", 1),
+    ("pq.write_table", 2),
+    *[("Path.write_text", n) for n in (1, 2, 3)],
+    ("manifest.file_checksum", 3),
+    *[("os.fsync", n) for n in range(1, 9)],
 ]
 IN_PLACE = {
-    "new": [("run_folder.os.rename", 1)],
-    "exchanged": [("atomic_folder._exchange", 1)],
-    "renamed": [("run_folder.os.rename", 1), ("run_folder.os.rename", 2)],
+    "new": [("os.rename", 1)],
+    "exchanged": [("atomic._exchange", 1)],
+    "renamed": [("os.rename", 1), ("os.rename", 2)],
 }
 
 
 @pytest.fixture
 def without_exchange(monkeypatch):
     """A system that cannot let two folders change places."""
-    monkeypatch.setattr(atomic_folder, "_exchange", lambda one, other: False)
+    monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()],
@@ -785,25 +785,26 @@ def test_trouble_anywhere_leaves_the_old_run_or_nothing(
     if way != "new":
         shutil.copytree(saved / "plain", target)
     if way == "renamed":
-        monkeypatch.setattr(atomic_folder, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
     before = content(tmp_path)
     module, _, name = place.rpartition(".")
     owner = {
         "Path": Path,
         "pq": pq,
         "os": os,
-        "run_folder": run_folder,
-        "atomic_folder": atomic_folder,
-    }[module.rpartition(".")[2]]
+        "safetensors": safetensors.numpy,
+        "manifest": manifest,
+        "atomic": atomic,
+    }[module]
     monkeypatch.setattr(owner, name, nth(getattr(owner, name), n, error))
     with pytest.raises(type(error)) as caught:
-        run_folder.save(an_artifact(1), target)
+        run_folder.save(make_run(1), target)
     monkeypatch.undo()
     if isinstance(error, OSError):  # a full disk's own error has no name, and the command line none
         assert caught.value.filename == str(target)
         assert "No space left on device: " in caught.value.strerror
     if name == "fsync" and n == 8:
-        assert same(run_folder.load(target), an_artifact(1))
+        assert same(run_folder.load(target), make_run(1))
     else:
         assert content(tmp_path) == before
     assert os.listdir(tmp_path) == (["run"] if target.exists() else [])
@@ -824,13 +825,13 @@ def test_the_trouble_above_is_all_there_is(way, tmp_path, monkeypatch):
         monkeypatch.setattr(owner, name, wrapped)
 
     if way != "new":
-        run_folder.save(an_artifact(0), tmp_path / "run")
+        run_folder.save(make_run(0), tmp_path / "run")
     if way == "renamed":
-        monkeypatch.setattr(atomic_folder, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
     for owner, name in ((os, "fsync"), (os, "rename"), (Path, "write_text"), (pq, "write_table"),
-                        (atomic_folder, "_exchange")):  # fmt: skip
+                        (atomic, "_exchange")):  # fmt: skip
         counted(owner, name)
-    run_folder.save(an_artifact(1), tmp_path / "run")
+    run_folder.save(make_run(1), tmp_path / "run")
     in_place = {"new": {"rename": 1}, "exchanged": {"_exchange": 1},
                 "renamed": {"_exchange": 1, "rename": 2}}[way]  # fmt: skip
     assert counts == {"fsync": 8, "write_text": 3, "write_table": 2, **in_place}
@@ -838,13 +839,13 @@ def test_the_trouble_above_is_all_there_is(way, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("without_exchange")
 def test_the_old_run_survives_even_where_it_cannot_be_put_back(tmp_path, monkeypatch):
-    run_folder.save(an_artifact(0), tmp_path / "run")
+    run_folder.save(make_run(0), tmp_path / "run")
     monkeypatch.setattr(os, "rename", nth(os.rename, -1, OSError(5, "Input/output error")))
     with pytest.raises(OSError, match="Input/output"):
-        run_folder.save(an_artifact(1), tmp_path / "run")
+        run_folder.save(make_run(1), tmp_path / "run")
     monkeypatch.undo()
     (kept,) = tmp_path.iterdir()
-    assert same(run_folder.load(kept), an_artifact(0))
+    assert same(run_folder.load(kept), make_run(0))
 
 
 @pytest.mark.parametrize("code", [38, 22, 95])  # ENOSYS, EINVAL, EOPNOTSUPP: what kernels say
@@ -857,21 +858,21 @@ def test_where_the_system_cannot_exchange_two_renames_do(code, run, monkeypatch)
         def renameat2(*_):
             return -1
 
-    monkeypatch.setattr(atomic_folder.ctypes, "CDLL", Library)
-    monkeypatch.setattr(atomic_folder.ctypes, "get_errno", lambda: code)
-    run_folder.save(an_artifact(1), run)
-    monkeypatch.setattr(atomic_folder.ctypes, "get_errno", lambda: 5)
+    monkeypatch.setattr(atomic.ctypes, "CDLL", Library)
+    monkeypatch.setattr(atomic.ctypes, "get_errno", lambda: code)
+    run_folder.save(make_run(1), run)
+    monkeypatch.setattr(atomic.ctypes, "get_errno", lambda: 5)
     with pytest.raises(OSError, match="Input/output error"):
-        run_folder.save(an_artifact(0), run)
+        run_folder.save(make_run(0), run)
     del Library.renameat2
-    run_folder.save(an_artifact(2), run)
+    run_folder.save(make_run(2), run)
     monkeypatch.undo()
-    assert same(run_folder.load(run), an_artifact(2))
+    assert same(run_folder.load(run), make_run(2))
 
 
-LARGE = SavedRun({"x": np.zeros(1_000_000, np.float32)}, IdMap.of([1]), IdMap.of([1]), {}, {})
-MANY = SavedRun({}, IdMap.of([f"{n}" * 9 for n in range(200_000)]), IdMap.of([1]), {}, {})
-LONG = SavedRun({}, IdMap.of([1]), IdMap.of([1]), {}, {"notes.txt": "x" * 2_000_000})
+LARGE = SavedRun({"x": np.zeros(1_000_000, np.float32)}, ONE_ID, ONE_ID, {}, {})
+MANY = SavedRun({}, pa.array([f"{n}" * 9 for n in range(200_000)]), ONE_ID, {}, {})
+LONG = SavedRun({}, ONE_ID, ONE_ID, {}, {"notes.txt": "x" * 2_000_000})
 
 
 @pytest.mark.parametrize("large", [LARGE, MANY, LONG], ids=["tensors", "ids", "text"])
@@ -883,7 +884,7 @@ def test_a_limit_of_the_system_is_an_os_error_and_harms_nothing(large, run, tmp_
             run_folder.save(large, run)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert same(run_folder.load(run), an_artifact())
+    assert same(run_folder.load(run), make_run())
     assert os.listdir(tmp_path) == ["run"]
 
 
@@ -899,9 +900,9 @@ def test_a_full_disk_leaves_the_old_run_and_says_what_is_full(large, saved, tmp_
             assert said.startswith("cannot be written: No space left on device: ")
             assert said.endswith(f" bytes are free in {disk}")
             assert os.listdir(disk) == ["run"]
-        assert same(run_folder.load(disk / "run"), an_artifact())
-        run_folder.save(an_artifact(1), disk / "run")  # there is room for that
-        assert same(run_folder.load(disk / "run"), an_artifact(1))
+        assert same(run_folder.load(disk / "run"), make_run())
+        run_folder.save(make_run(1), disk / "run")  # there is room for that
+        assert same(run_folder.load(disk / "run"), make_run(1))
 
 
 @contextmanager
@@ -925,9 +926,9 @@ def test_a_read_only_folder_keeps_its_run_and_is_named(saved):
         with as_nobody():
             for name in ("run", "new", "new/below"):
                 with pytest.raises(OSError, match="cannot be written: Permission denied") as caught:
-                    run_folder.save(an_artifact(1), folder / name)
+                    run_folder.save(make_run(1), folder / name)
                 assert caught.value.filename == str(folder / name)
-            assert same(run_folder.load(folder / "run"), an_artifact())
+            assert same(run_folder.load(folder / "run"), make_run())
         assert os.listdir(folder) == ["run"]
         folder.chmod(0o755)
 
@@ -941,7 +942,7 @@ def test_a_run_that_may_not_be_read_says_so(run):
             assert refusal(folder).endswith("meta.json: cannot be read: Permission denied")
         (folder / "manifest.json").chmod(0)
         with as_nobody():
-            assert "manifest.json: Permission denied" in refusal(folder)
+            assert "manifest.json (Permission denied)" in refusal(folder)
         folder.chmod(0)
         with as_nobody():
             assert refusal(folder).endswith("run: cannot be read: Permission denied")
@@ -951,18 +952,18 @@ def test_a_run_that_may_not_be_read_says_so(run):
 @pytest.mark.parametrize(
     ("extra", "meta", "said"),
     [
-        ({"../x": ""}, {}, "is no plain file name"),
-        ({"a/b": ""}, {}, "is no plain file name"),
-        ({"meta.json": ""}, {}, "meta.json is a name of the run's own"),
-        ({"manifest.json": ""}, {}, "manifest.json is a name of the run's own"),
-        ({}, {"data": {1, 2}}, r"a run cannot keep \{1, 2\}"),
-        ({}, {"data": np.zeros(2)}, "a run cannot keep array"),
+        ({"../x": ""}, {}, "is not a plain file name"),
+        ({"a/b": ""}, {}, "is not a plain file name"),
+        ({"meta.json": ""}, {}, "meta.json is a reserved file name"),
+        ({"manifest.json": ""}, {}, "manifest.json is a reserved file name"),
+        ({}, {"data": {1, 2}}, r"a run cannot store \{1, 2\}"),
+        ({}, {"data": np.zeros(2)}, "a run cannot store array"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_before_anything_changes(extra, meta, said, run, tmp_path):
     with pytest.raises(InputError, match=said):
-        run_folder.save(SavedRun({}, IdMap.of([1]), IdMap.of([1]), meta, extra), run)
-    assert same(run_folder.load(run), an_artifact())
+        run_folder.save(SavedRun({}, ONE_ID, ONE_ID, meta, extra), run)
+    assert same(run_folder.load(run), make_run())
     assert os.listdir(tmp_path) == ["run"]
 
 
@@ -980,7 +981,7 @@ def test_every_file_is_on_the_disk_before_the_rename_and_the_folder_after(tmp_pa
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(os, "rename", noted_rename)
-    run_folder.save(an_artifact(), tmp_path / "run")
+    run_folder.save(make_run(), tmp_path / "run")
     at = events.index("rename")
     assert set(ALL_FILES) == set(events[: at - 1])
     assert events[at - 1].startswith(".run.")
@@ -989,21 +990,21 @@ def test_every_file_is_on_the_disk_before_the_rename_and_the_folder_after(tmp_pa
 
 def test_what_was_checked_is_what_is_read(run, monkeypatch):
     """A run that is replaced in the middle of loading gives one of the two, not some of each."""
-    read_tensors = run_folder.read_tensors
+    load = safetensors.numpy.load
 
     def replaced_meanwhile(data):
-        run_folder.save(an_artifact(1), run)
-        return read_tensors(data)
+        run_folder.save(make_run(1), run)
+        return load(data)
 
-    monkeypatch.setattr(run_folder, "read_tensors", replaced_meanwhile)
-    assert same(run_folder.load(run), an_artifact(0))
+    monkeypatch.setattr(safetensors.numpy, "load", replaced_meanwhile)
+    assert same(run_folder.load(run), make_run(0))
     monkeypatch.undo()
-    assert same(run_folder.load(run), an_artifact(1))
+    assert same(run_folder.load(run), make_run(1))
 
 
 def replacing(run: Path, times: int, watch) -> None:
     """Call `watch` again and again while one run takes the place of the other."""
-    wholes = [an_artifact(1), an_artifact(0)]
+    wholes = [make_run(1), make_run(0)]
     trouble: list[BaseException] = []
     done = threading.Event()
 
@@ -1041,9 +1042,9 @@ def slowed(function, before: float = 0.0, after: float = 0.0):
 
 def test_a_reader_beside_a_writer_never_misses_a_run_nor_sees_a_mixture(run, monkeypatch):
     """100 times: a missing folder or file raises here, and fails the test."""
-    wholes = [an_artifact(0), an_artifact(1)]
+    wholes = [make_run(0), make_run(1)]
     loaded = [0, 0]
-    monkeypatch.setattr(run_folder, "_open_plain", slowed(run_folder._open_plain, before=2e-4))
+    monkeypatch.setattr(manifest, "_open_plain", slowed(manifest._open_plain, before=2e-4))
 
     def watch():
         os.stat(run)
@@ -1075,7 +1076,7 @@ def test_the_folder_is_there_at_every_moment(run, tmp_path, monkeypatch):
         try:
             assert look.stdout.readline() == "looking\n"
             for n in range(100):
-                run_folder.save(an_artifact(n % 2), run)
+                run_folder.save(make_run(n % 2), run)
         finally:
             (tmp_path / "done").touch()
         out, err = look.communicate(timeout=60)
@@ -1085,7 +1086,7 @@ def test_the_folder_is_there_at_every_moment(run, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("without_exchange")
 def test_without_exchange_a_reader_sees_a_run_or_none_but_no_mixture(run):
-    wholes = [an_artifact(0), an_artifact(1)]
+    wholes = [make_run(0), make_run(1)]
     loaded, said = 0, set()
 
     def watch():
@@ -1100,7 +1101,7 @@ def test_without_exchange_a_reader_sees_a_run_or_none_but_no_mixture(run):
 
     replacing(run, 30, watch)
     assert loaded
-    assert all("is no run folder" in text or "is missing" in text for text in said)
+    assert all("is not a run folder" in text or "is missing" in text for text in said)
 
 
 def test_a_run_that_is_replaced_all_the_time_is_given_up_in_the_end(run, monkeypatch):
@@ -1112,7 +1113,7 @@ def test_a_run_that_is_replaced_all_the_time_is_given_up_in_the_end(run, monkeyp
         return True
 
     (run / "meta.json").unlink()
-    monkeypatch.setattr(run_folder, "_is_replaced", always)
+    monkeypatch.setattr(manifest, "_is_replaced", always)
     assert "meta.json: is missing" in refusal(run)
     assert 1 < tries < 100
 

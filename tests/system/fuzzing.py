@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llpauc.cli import main
-from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.data.interactions import Interactions, Split
 from llpauc.data.readers import FORMATS, read_interactions, read_split
 from llpauc.data.writers import write_split
 from llpauc.errors import InputError
@@ -285,7 +285,7 @@ RUNS = st.tuples(
 def _whole_run() -> Path:
     folder = _place() / "run"
     tensors = {"x": np.arange(12, dtype=np.float32), "y": np.zeros((2, 3), np.int64)}
-    ids = IdMap.of(["a", "b"])
+    ids = pa.array(["a", "b"])
     run_folder.save(SavedRun(tensors, ids, ids, {"n": 1}, {"notes.txt": "x"}), folder)
     return folder
 

@@ -28,12 +28,13 @@ from llpauc.losses import make_loss
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.recommend import Recommender
 from llpauc.storage import run_folder
+from llpauc.storage.atomic import temporary_folder
 from llpauc.training import Checkpointing, Diverged, TrainingOptions, fit
 from llpauc.training.checkpoint import Snapshot, opened
 from llpauc.training.engine import CpuEngine
 from tests.datasets import ROOT, mounted, random_split
 from tests.system.faults.runs import cpu_seconds, fingerprint, start, wait_for, words, write_events
-from tests.system.faults.saves import an_artifact
+from tests.system.faults.saves import make_run
 
 PATIENCE = 120  # seconds, for a machine with much else to do
 
@@ -42,7 +43,7 @@ def seed_of(folder: Path) -> int:
     """Which of them lies there; loading checks every file."""
     found = run_folder.load(folder)
     np.testing.assert_array_equal(
-        found.tensors["vectors"], an_artifact(found.meta["seed"]).tensors["vectors"]
+        found.tensors["vectors"], make_run(found.meta["seed"]).tensors["vectors"]
     )
     return int(found.meta["seed"])
 
@@ -51,13 +52,13 @@ def seed_of(folder: Path) -> int:
 
 # Where, and whether the new run is in place by then.
 POINTS = [
-    ("run_folder.save_file", "before", 1, False),
-    ("run_folder.save_file", "after", 1, False),
+    ("safetensors.save_file", "before", 1, False),
+    ("safetensors.save_file", "after", 1, False),
     ("pq.write_table", "after", 1, False),
     ("Path.write_text", "after", 2, False),  # the manifest is there, nothing is flushed
     ("os.fsync", "before", 3, False),
-    ("atomic_folder._exchange", "before", 1, False),
-    ("atomic_folder._exchange", "after", 1, True),
+    ("atomic._exchange", "before", 1, False),
+    ("atomic._exchange", "after", 1, True),
     ("shutil.rmtree", "before", 1, True),
 ]
 NEW = [("os.rename", "before", 1, False), ("os.rename", "after", 1, True)]
@@ -73,7 +74,7 @@ def test_a_save_that_is_killed_leaves_the_old_run_or_the_new_one(point, there, t
     """And the next save removes what the killed one left."""
     place, when, nth, in_place = point
     if there:
-        run_folder.save(an_artifact(0), tmp_path / "run")
+        run_folder.save(make_run(0), tmp_path / "run")
     words = [
         sys.executable,
         "-m",
@@ -92,7 +93,7 @@ def test_a_save_that_is_killed_leaves_the_old_run_or_the_new_one(point, there, t
     left = [path.name for path in tmp_path.iterdir() if path.name != "run"]
     assert all(name.startswith(".run.") for name in left)
     assert left or place == "os.rename"
-    run_folder.save(an_artifact(2), tmp_path / "run")
+    run_folder.save(make_run(2), tmp_path / "run")
     assert seed_of(tmp_path / "run") == 2
     assert os.listdir(tmp_path) == ["run"]
 
@@ -102,9 +103,9 @@ def test_what_a_living_process_writes_is_no_leftover(tmp_path):
     others = [".run.old", ".run.0123456789ab.old", ".run.XYZ456789abc", "run.0123456789ab"]
     for name in others:
         (tmp_path / name).mkdir()
-    with run_folder.workplace(tmp_path / "run") as work:
+    with temporary_folder(tmp_path / "run") as work:
         (work / "half").write_text("written")
-        run_folder.save(an_artifact(1), tmp_path / "run")
+        run_folder.save(make_run(1), tmp_path / "run")
         assert (work / "half").read_text() == "written"
     assert sorted(os.listdir(tmp_path)) == sorted([*others, "run"])
 
@@ -115,7 +116,7 @@ def test_many_writers_of_one_run_leave_one_whole_run(tmp_path):
     def write(seed: int) -> None:
         try:
             for _ in range(10):
-                run_folder.save(an_artifact(seed), tmp_path / "run")
+                run_folder.save(make_run(seed), tmp_path / "run")
                 assert seed_of(tmp_path / "run") in range(4)
         except BaseException as error:
             trouble.append(error)

@@ -11,11 +11,11 @@ from importlib.metadata import metadata, packages_distributions, requires
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from packaging.requirements import Requirement
 
 from llpauc.cli import main
-from llpauc.data.interactions import IdMap
 from llpauc.errors import InputError
 from llpauc.serving.limits import OPEN_PATHS
 from llpauc.storage import run_folder
@@ -149,9 +149,9 @@ def test_the_look_lets_plain_code_be():
 
 def test_nothing_is_written_through_links_or_outside(tmp_path):
     """A run has plain files alone, so there is nothing to unpack; names and links are refused."""
-    ids = IdMap.of(["a"])
+    ids = pa.array(["a"])
     for name in ("../out", "/tmp/out", "a/b", "..", ".hidden", "x\0y"):
-        with pytest.raises(InputError, match="is no plain file name"):
+        with pytest.raises(InputError, match="is not a plain file name"):
             run_folder.save(SavedRun({}, ids, ids, {}, {name: "x"}), tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
     run_folder.save(SavedRun({}, ids, ids, {}, {"notes.txt": "x"}), tmp_path / "run")
@@ -172,7 +172,7 @@ def test_a_zip_is_no_run_and_nothing_is_unpacked(tmp_path):
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("../outside", "x")
         file.writestr("manifest.json", "{}")
-    with pytest.raises(InputError, match="is no run folder"):
+    with pytest.raises(InputError, match="is not a run folder"):
         run_folder.load(archive)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -182,7 +182,7 @@ def test_a_leftover_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.tex").write_text("years")
     (tmp_path / ".run.0123456789ab").symlink_to(tmp_path / "precious")
-    ids = IdMap.of(["a"])
+    ids = pa.array(["a"])
     run_folder.save(SavedRun({"x": np.zeros(2)}, ids, ids, {}, {}), tmp_path / "run")
     assert (tmp_path / "precious" / "thesis.tex").read_text() == "years"
 

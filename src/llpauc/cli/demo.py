@@ -101,11 +101,12 @@ def _write_titles(data: DemoData, path: Path) -> Path:
     """The films' names, for `llpauc report --items` and `llpauc serve --items`."""
     import pyarrow as pa
 
-    from llpauc.storage.files import atomic_write, write_text
+    from llpauc.data.writers import write_delimited
+    from llpauc.storage.atomic import atomic_write
 
     table = pa.table({"item": list(data.titles), "title": list(data.titles.values())})
     with atomic_write(path) as temporary:
-        write_text(table, temporary, ",")
+        write_delimited(table, temporary, ",")
     return path
 
 

@@ -37,7 +37,7 @@ def report(
     from llpauc.report.runs import load_run
     from llpauc.report.titles import read_titles
     from llpauc.report.tuning import read_tuning
-    from llpauc.storage.files import atomic_write
+    from llpauc.storage.atomic import atomic_write
 
     check_file(out)
     wanted = _users(users)

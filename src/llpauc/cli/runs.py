@@ -127,7 +127,8 @@ def _run_folders(folder: Path, levels: int) -> Iterator[Path]:
 
     A run that has lost a file is one still: two of its names are enough.
     """
-    from llpauc.storage.run_folder import MANIFEST, PARTS
+    from llpauc.storage.manifest import MANIFEST
+    from llpauc.storage.run_folder import RUN_FOLDER
 
     try:
         with os.scandir(folder) as entries:
@@ -135,7 +136,7 @@ def _run_folders(folder: Path, levels: int) -> Iterator[Path]:
     except OSError as error:
         log.info(f"{folder}: not looked into: {error.strerror}")
         return
-    if len({entry.name for entry in there} & {MANIFEST, *PARTS}) >= 2:
+    if len({entry.name for entry in there} & {MANIFEST, *RUN_FOLDER.required}) >= 2:
         yield folder
         return
     for entry in there if levels else []:
@@ -244,9 +245,9 @@ def _figures(told: Any) -> dict[str, float]:
 
 
 def _number(value: Any) -> float | None:
-    from llpauc.storage.json_values import number
+    from llpauc.storage.run_folder import finite_number
 
-    return number(value)
+    return finite_number(value)
 
 
 # --- showing ------------------------------------------------------------------------------------

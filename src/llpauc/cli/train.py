@@ -61,7 +61,7 @@ def train(
         json: print the outcome as JSON
     """
     from llpauc.distributed import joined
-    from llpauc.storage.run_folder import MANIFEST
+    from llpauc.storage.manifest import MANIFEST
 
     with joined() as processes:
         work = processes.together(
@@ -155,7 +155,7 @@ def _recommender(given: dict[str, Any], seed: int) -> Recommender:
 
 def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup) -> None:
     from llpauc.models.registry import MODELS
-    from llpauc.storage.run_folder import MANIFEST
+    from llpauc.storage.manifest import MANIFEST
     from llpauc.training import Diverged
     from llpauc.training.checkpoint import opened
     from llpauc.training.tracking import tracking

@@ -51,6 +51,7 @@ def update(
     from llpauc.data.interactions import Split
     from llpauc.recommend import Recommender
     from llpauc.storage import run_folder
+    from llpauc.storage.manifest import MANIFEST
 
     target = run if out is None else out
     check_folder(target)
@@ -80,7 +81,7 @@ def update(
         return
     history = recommender.history
     signal = None if history is None else history.signal
-    if signal is not None and (Path(target) / run_folder.MANIFEST).exists():
+    if signal is not None and (Path(target) / MANIFEST).exists():
         facts["run"] = target = f"{target}-interrupted"  # half an update replaces no whole run
     done = {"events": events, "epochs": 0 if history is None else len(history.epochs), **facts}
     past = before.get("updates")

@@ -14,7 +14,6 @@ what is mapped costs memory only where it is looked at. docs/larger-than-memory.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,13 +26,18 @@ from scipy import sparse
 
 from llpauc.data.interactions import IdMap, Interactions, Split
 from llpauc.errors import InputError
-from llpauc.storage.atomic_folder import flush
-from llpauc.storage.checksums import SEAL, digest, is_sealed, seal
+from llpauc.storage.manifest import MANIFEST, FolderKind, VerifiedFolder, read_folder
 
-FORMAT = 1
-MANIFEST = "manifest.json"
-_KIND = "llpauc prepared data"
 _AGAIN = "prepare the data again (llpauc data prepare)"
+PREPARED_DATA = FolderKind(
+    kind="llpauc prepared data",
+    noun="prepared data",
+    formats={1: True},
+    required=frozenset(
+        f"{name}.arrow" for name in ("train", "histories", "offsets", "users", "items")
+    ),
+    remedy=_AGAIN,
+)
 _INT32_MOST = 2**31 - 1
 
 Columns = dict[str, pa.Array]
@@ -46,7 +50,7 @@ def is_prepared(path: str | os.PathLike[str]) -> bool:
         return True
     try:
         with (folder / MANIFEST).open("rb") as file:
-            return _KIND.encode() in file.read(1 << 20)
+            return PREPARED_DATA.kind.encode() in file.read(1 << 20)
     except OSError:
         return False
 
@@ -62,9 +66,7 @@ def open_prepared(path: str | os.PathLike[str], *, verify: bool = False) -> Spli
         verify: check the SHA-256 of every file too, which reads all of it.
     """
     folder = Path(path)
-    manifest = read_manifest(folder)
-    for name, expected in manifest["files"].items():
-        _check_file(folder / name, expected, verify)
+    manifest = read_manifest(folder, verify=verify)
     counts = manifest["counts"]
     ids = {what: _ids(folder, what, counts[what], manifest["kinds"]) for what in _IDS}
     parts = {}
@@ -80,41 +82,15 @@ def open_prepared(path: str | os.PathLike[str], *, verify: bool = False) -> Spli
 _IDS = ("users", "items")
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest, whole and of this format, or an error that says which it is not."""
-    if not folder.is_dir():
-        why = "it is a file" if folder.exists() else "there is no such folder"
-        raise InputError(f"{folder} is no prepared data: {why}; check the path")
-    path = folder / MANIFEST
-    if not path.exists():
-        raise InputError(f"{folder} is no prepared data: it has no {MANIFEST}; {_AGAIN}")
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_bytes())
-        whole = isinstance(manifest, dict) and is_sealed(manifest)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from None
-    except (ValueError, RecursionError):
-        whole = False
-    if not whole:
-        raise InputError(f"{path}: is damaged; {_AGAIN}")
-    if manifest.get("kind") != _KIND or manifest.get("format") != FORMAT:
-        told = f"{manifest.get('kind')!r} of format {manifest.get('format')!r}"
-        raise InputError(f"{path}: is {told}, not {_KIND!r} of format {FORMAT}; {_AGAIN}")
-    return manifest
+def read_manifest(path: str | os.PathLike[str], *, verify: bool = False) -> dict[str, Any]:
+    """The manifest, after checking the sizes of all files, and with `verify` their SHA-256."""
 
+    def read(folder: VerifiedFolder) -> dict[str, Any]:
+        for name in folder.files:
+            folder.verify(name, checksum=verify)
+        return folder.manifest
 
-def write_manifest(folder: Path, **told: Any) -> dict[str, Any]:
-    """Seal the folder: flush its files to the disk and write down what they must be."""
-    files = {}
-    for path in sorted(folder.iterdir()):
-        files[path.name] = {"sha256": digest(path), "bytes": path.stat().st_size}
-        flush(path)
-    manifest: dict[str, Any] = {"kind": _KIND, "format": FORMAT, **told, "files": files}
-    manifest[SEAL] = seal(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    flush(folder / MANIFEST)
-    flush(folder)
-    return manifest
+    return read_folder(path, PREPARED_DATA, read)
 
 
 def write_columns(path: Path, columns: Mapping[str, pa.Array]) -> None:
@@ -130,17 +106,6 @@ def check_replaceable(folder: Path) -> None:
         raise InputError(f"{folder} is a file; choose another name for the prepared folder")
     if folder.is_dir() and any(folder.iterdir()) and not is_prepared(folder):
         raise InputError(f"{folder} holds other files; choose another name or an empty folder")
-
-
-def _check_file(path: Path, expected: Mapping[str, Any], verify: bool) -> None:
-    try:
-        size = path.stat().st_size
-        if size != expected["bytes"]:
-            raise InputError(f"{path}: has {size} bytes of {expected['bytes']}; {_AGAIN}")
-        if verify and digest(path) != expected["sha256"]:
-            raise InputError(f"{path}: its bytes have changed (SHA-256); {_AGAIN}")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from None
 
 
 def _columns(path: Path, rows: int) -> Columns:

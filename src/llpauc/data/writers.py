@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError, choose
-from llpauc.storage.files import atomic_write, write_text
+from llpauc.storage.atomic import atomic_write
 
 _COLUMNS = ("user", "item", "rating", "timestamp")
 _RECBOLE_COLUMNS = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
@@ -24,9 +26,9 @@ _PART_FILE = re.compile(
 )
 
 WRITERS: dict[str, Callable[[Interactions, Path], None]] = {
-    "tsv": lambda data, path: write_text(_table(data, _COLUMNS), path, "\t"),
-    "csv": lambda data, path: write_text(_table(data, _COLUMNS), path, ","),
-    "inter": lambda data, path: write_text(_table(data, _RECBOLE_COLUMNS), path, "\t"),
+    "tsv": lambda data, path: write_delimited(_table(data, _COLUMNS), path, "\t"),
+    "csv": lambda data, path: write_delimited(_table(data, _COLUMNS), path, ","),
+    "inter": lambda data, path: write_delimited(_table(data, _RECBOLE_COLUMNS), path, "\t"),
     "parquet": lambda data, path: pq.write_table(_table(data, _COLUMNS), path),
 }
 
@@ -96,3 +98,16 @@ def _table(data: Interactions, names: tuple[str, str, str, str]) -> pa.Table:
         whole = bool(np.all((times == np.floor(times)) & (np.abs(times) < 2.0**53)))
         columns[timestamp] = pa.array(times.astype(np.int64) if whole else times)
     return pa.table(columns)
+
+
+def write_delimited(table: pa.Table, path: Path, delimiter: str) -> None:
+    """Write a table with a header line; only values that need quotes are quoted."""
+    target = str(path).replace("'", "''")
+    with duckdb.connect() as connection:  # Arrow's writer quotes all text
+        connection.register("rows", table)
+        try:
+            connection.execute(
+                f"COPY rows TO '{target}' (FORMAT csv, HEADER true, DELIMITER '{delimiter}')"
+            )
+        except duckdb.IOException as error:  # such as a full disk
+            raise OSError(errno.EIO, str(error).splitlines()[0], str(path)) from error

@@ -24,12 +24,13 @@ from scipy import sparse
 
 from llpauc.data.histories import Part, pairs_before, without
 from llpauc.data.interactions import IdMap, Indices, Split
+from llpauc.data.writers import write_delimited
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
 from llpauc.errors import InputError, choose
 from llpauc.evaluation.ranking import rank
 from llpauc.evaluation.scorer import Scorer
 from llpauc.metrics import TOPK_METRICS, parse_metric, partial_auc_from_counts
-from llpauc.storage.files import atomic_write, write_text
+from llpauc.storage.atomic import atomic_write
 
 Values = npt.NDArray[np.float64]
 
@@ -230,4 +231,4 @@ def write_lists(results: Mapping[str, Evaluation], item_ids: IdMap, path: str | 
             del columns["model"]
         tables.append(pa.table(columns))
     with atomic_write(Path(path)) as temporary:
-        write_text(pa.concat_tables(tables), temporary, "\t")
+        write_delimited(pa.concat_tables(tables), temporary, "\t")

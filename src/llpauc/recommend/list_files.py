@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from llpauc.data.interactions import IdMap
 from llpauc.errors import InputError, listing
-from llpauc.storage.files import atomic_write
+from llpauc.storage.atomic import atomic_write
 
 Write = Callable[[pa.Table], None]
 

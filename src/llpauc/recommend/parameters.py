@@ -12,6 +12,7 @@ from llpauc.errors import InputError, choose, listing
 from llpauc.losses import LOSSES, Loss, make_loss
 from llpauc.models import BASELINES
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
+from llpauc.storage.environment import toml_text
 from llpauc.training import TrainingOptions
 
 MODELS = (*EMBEDDING_MODELS, *BASELINES)
@@ -85,3 +86,38 @@ def check_baseline(model: str, parameters: Mapping[str, Any]) -> None:
         raise InputError(
             f"{model} has no parameter {listing(unknown)}; it has: {listing(known) or 'none'}"
         )
+
+
+_TRAIN_OPTIONS = ("alpha", "beta", "temperature")  # of the loss; options of `llpauc train` too
+_NOT_TRAIN_OPTIONS = ("init_scale",)  # of the model; no options of `llpauc train`
+_INFERRED = ("by",)  # inferred from the data
+
+
+def config_toml(params: Mapping[str, Any], plan: Mapping[str, Any] | None) -> str:
+    """The text of a file for `llpauc train DATA --config` with every setting, also the defaults.
+
+    Args:
+        params: parameters of the recommender.
+        plan: a `Plan` as a dict; None for a model without training.
+    """
+    config = {name: params[name] for name in ("model", "hold_out", "refit") if name in params}
+    loss_options: dict[str, Any] = {}
+    if plan is None:
+        given = {k: v for k, v in params.items() if v is not None and k not in ("loss", *config)}
+        config |= _defaults(BASELINES[params["model"]]) | given
+    else:
+        of_loss = {**_defaults(LOSSES[plan["loss"]]), **plan["loss_parameters"]}
+        config |= {"loss": plan["loss"], **plan["embedding"], **plan["fit"]}
+        # `temperature` is the loss's where the loss has one.
+        config |= {name: of_loss.pop(name) for name in _TRAIN_OPTIONS if name in of_loss}
+        loss_options = {name: config.pop(name) for name in _NOT_TRAIN_OPTIONS} | of_loss
+    options = {name: value for name, value in config.items() if name not in _INFERRED}
+    return toml_text(
+        "llpauc train DATA --config config.toml trains this model again", options, loss_options
+    )
+
+
+def _defaults(made: Any) -> dict[str, Any]:
+    """Defaults of the parameters that are numbers or text."""
+    parameters = inspect.signature(made).parameters.values()
+    return {p.name: p.default for p in parameters if isinstance(p.default, (int, float, str))}

@@ -27,7 +27,7 @@ from llpauc.models import BASELINES
 from llpauc.models.embedding import EmbeddingModel
 from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.recommend.fitted import Fitted, held_out_of
-from llpauc.recommend.parameters import MODELS, Plan, check_baseline, plan
+from llpauc.recommend.parameters import MODELS, Plan, check_baseline, config_toml, plan
 from llpauc.recommend.sources import as_split
 from llpauc.recommend.training import Training, train
 from llpauc.recommend.update import (
@@ -40,7 +40,7 @@ from llpauc.recommend.update import (
     start,
 )
 from llpauc.storage import run_folder
-from llpauc.storage.environment import config_toml, environment_json
+from llpauc.storage.environment import environment_json
 from llpauc.training import Checkpointing, Checkpoints, Epoch, History
 from llpauc.training.loop import without_empty_valid
 
@@ -300,7 +300,7 @@ class Recommender:
                  "timings.json": json.dumps(timings) + "\n",
                  "environment.json": environment_json(),
                  "config.toml": config_toml(self.fitted_params, plan)}  # fmt: skip
-        ids = fitted.user_ids, fitted.item_ids
+        ids = fitted.user_ids.arrow(), fitted.item_ids.arrow()
         return run_folder.save(run_folder.SavedRun(fitted.tensors(), *ids, known, extra), folder)
 
     @staticmethod
@@ -317,7 +317,7 @@ class Recommender:
         try:
             recommender = Recommender(**params)
             recommender.fitted = Fitted.from_tensors(
-                artifact.tensors, artifact.user_ids, artifact.item_ids
+                artifact.tensors, IdMap.of(artifact.user_ids), IdMap.of(artifact.item_ids)
             )
         except (InputError, TypeError) as error:
             raise InputError(f"{folder}: {error}") from None

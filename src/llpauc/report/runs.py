@@ -13,7 +13,7 @@ from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
 from llpauc.report.people import spread_users
 from llpauc.storage import run_folder
-from llpauc.storage.json_values import number
+from llpauc.storage.run_folder import finite_number
 
 _SUGGESTED = 12  # users to begin with, where a person has not typed anything
 _MOST_EPOCHS = 2000
@@ -83,7 +83,7 @@ def _epochs(lines: str) -> list[dict[str, Any]]:
             told.append(
                 {
                     "number": len(told) + 1,
-                    "loss": number(epoch.get("loss")),
+                    "loss": finite_number(epoch.get("loss")),
                     "valid": _figures(valid),
                     "best": epoch.get("best") is True,
                 }
@@ -106,18 +106,18 @@ def _measured(test: Any, model: str) -> dict[str, dict[str, float | None]]:
 
 def _figures(values: Any) -> dict[str, float | None]:
     found = values if isinstance(values, Mapping) else {}
-    return {str(name): number(value) for name, value in found.items()}
+    return {str(name): finite_number(value) for name, value in found.items()}
 
 
 def _share(value: Any) -> float | None:
-    found = number(value)
+    found = finite_number(value)
     return found if found is not None and 0 < found <= 1 else None
 
 
 def _told(value: Any) -> str | float | bool | None:
     if isinstance(value, (bool, str)):
         return value[:_LONGEST] if isinstance(value, str) else value
-    found = number(value)
+    found = finite_number(value)
     return str(value)[:_LONGEST] if found is None else found
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from llpauc.report.document import bullet_list as bullet_list
 from llpauc.report.document import markdown_table as markdown_table
 from llpauc.research import plots
+from llpauc.storage.atomic import atomic_write
 from llpauc.storage.environment import git_commit
-from llpauc.storage.files import atomic_write
 
 Row = dict[str, Any]
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from llpauc.research.cells import Cell, Result, digest
-from llpauc.storage.files import atomic_write
+from llpauc.storage.atomic import atomic_write
 
 
 @dataclass(frozen=True)

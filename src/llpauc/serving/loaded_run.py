@@ -23,7 +23,7 @@ from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
 from llpauc.report.runs import run_facts
 from llpauc.serving.small_batches import multiply, rank_few, shared_columns
-from llpauc.storage.run_folder import MANIFEST
+from llpauc.storage.manifest import MANIFEST
 from llpauc.storage.run_folder import load as load_artifact
 
 ItemRows = npt.NDArray[np.int64]

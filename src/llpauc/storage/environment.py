@@ -1,11 +1,11 @@
-"""What made a run: its settings as a config file, and what they ran on.
+"""Settings of a run as a config file, and the environment of the process that made it.
 
-Nothing here names a person or a machine: no host, no user, no path outside the working folder.
+The environment names no person and no machine: no host, no user, no path outside the working
+folder.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import platform
@@ -17,76 +17,43 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_PACKAGE = Path(__file__).resolve().parent
-_PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "safetensors")
-_SHARES = ("alpha", "beta", "temperature")  # of the loss, and options of `llpauc train` themselves
-_NO_OPTIONS = ("init_scale",)  # of the model, and none
-_FOUND_OUT = ("by",)  # `recent` sees by the data whether ages are times
+import tomli_w
 
-
-def config_toml(params: Mapping[str, Any], plan: Mapping[str, Any] | None) -> str:
-    """A file for `llpauc train DATA --config` that says every setting, defaults too.
-
-    Args:
-        params: those of the recommender.
-        plan: `llpauc.recommend.parameters.Plan` as a dict; None for a model without training.
-    """
-    from llpauc.losses import LOSSES
-    from llpauc.models import BASELINES
-
-    own = {name: params[name] for name in ("model", "hold_out", "refit") if name in params}
-    loss_options: dict[str, Any] = {}
-    if plan is None:
-        given = {k: v for k, v in params.items() if v is not None and k not in ("loss", *own)}
-        config = {**own, **_defaults(BASELINES[params["model"]]), **given}
-    else:
-        of_loss = {**_defaults(LOSSES[plan["loss"]]), **plan["loss_parameters"]}
-        config = {**own, "loss": plan["loss"], **plan["embedding"], **plan["fit"]}
-        # One `temperature` for two: it is the loss's wherever that has one.
-        config |= {name: of_loss.pop(name) for name in _SHARES if name in of_loss}
-        loss_options = {name: config.pop(name) for name in _NO_OPTIONS} | of_loss
-    set_to = {k: v for k, v in config.items() if v is not None and k not in _FOUND_OUT}
-    comment = "llpauc train DATA --config config.toml trains it again"
-    return toml_text(comment, set_to, loss_options)
+_PACKAGE = Path(__file__).resolve().parents[1]
+_LIBRARIES = ("torch", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 
 
 def toml_text(comment: str, options: Mapping[str, Any], loss_options: Mapping[str, Any]) -> str:
-    """A file for `llpauc train --config`: its own options, and those that it hands to the loss.
+    """The text of a file for `llpauc train --config`.
 
-    >>> print(toml_text("found", {"lr": 0.01}, {"rho": 2.0}), end="")
-    # found
+    Args:
+        comment: the first line.
+        options: options of `llpauc train`; those that are None are left out.
+        loss_options: parameters of the loss that are not options of their own.
+
+    >>> print(toml_text("best trial", {"lr": 0.01, "layers": None}, {"rho": 2.0}), end="")
+    # best trial
     lr = 0.01
     loss_options = "rho=2.0"
     """
-    lines = [f"# {comment}", *(f"{name} = {_toml(value)}" for name, value in options.items())]
+    values = {name: _plain(value) for name, value in options.items() if value is not None}
     if loss_options:
-        words = [f"{name}={_plain(value)}" for name, value in loss_options.items()]
-        lines.append(f"loss_options = {_toml(','.join(words))}")
-    return "\n".join(lines) + "\n"
-
-
-def _defaults(made: Any) -> dict[str, Any]:
-    """Parameters that are numbers or names unless given."""
-    parameters = inspect.signature(made).parameters.values()
-    return {p.name: p.default for p in parameters if isinstance(p.default, (int, float, str))}
+        pairs = (f"{name}={_plain(value)}" for name, value in loss_options.items())
+        values["loss_options"] = ",".join(pairs)
+    return f"# {comment}\n{tomli_w.dumps(values)}"
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value  # NumPy's, from a grid search
-
-
-def _toml(value: Any) -> str:
-    value = _plain(value)
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    return value.item() if hasattr(value, "item") else value  # NumPy numbers
 
 
 def environment_json() -> str:
-    """Versions, processor, threads, time and command, as a run keeps them."""
+    """`environment` as the text of environment.json."""
     return json.dumps(environment(), indent=2, ensure_ascii=False) + "\n"
 
 
 def environment() -> dict[str, Any]:
-    """What the program runs on, now."""
+    """Versions, processor, threads, time and command of this process."""
     import numba
     import torch
 
@@ -94,10 +61,10 @@ def environment() -> dict[str, Any]:
         "llpauc": installed_version("llpauc"),
         "git_commit": git_commit(),
         "python": platform.python_version(),
-        "packages": {name: installed_version(name) for name in _PACKAGES},
+        "packages": {name: installed_version(name) for name in _LIBRARIES},
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": {"model": _processor(), "cores": cores()},
-        # Numba's own question for the number in use would start the threads.
+        # numba.get_num_threads() would start the threads.
         "threads": {
             "torch": torch.get_num_threads(),
             "numba": getattr(numba.config, "NUMBA_NUM_THREADS", None),
@@ -108,6 +75,7 @@ def environment() -> dict[str, Any]:
 
 
 def installed_version(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -116,24 +84,24 @@ def installed_version(package: str) -> str | None:
 
 def _processor() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
     except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+        match = None
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def cores() -> int:
-    """Those this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def git_commit(package: Path = _PACKAGE) -> str | None:
-    """The commit of the checkout that the package runs from; None where it is installed.
+    """The commit of the checkout that contains the package; None for an installed package.
 
-    Read from git's own files, so that nothing is started. It says nothing of uncommitted edits.
+    It is read from git's files without starting git. Uncommitted changes are not considered.
     """
     root = package.parents[1]
-    if root / "src" / "llpauc" != package:  # a .git further up would be another project's
+    if root / "src" / "llpauc" != package:  # a .git higher up belongs to another project
         return None
     try:
         git = root / ".git"
@@ -154,12 +122,12 @@ def _ref(git: Path, name: str) -> str:
     if (git / name).is_file():
         return (git / name).read_text(encoding="utf-8").strip()
     packed = (git / "packed-refs").read_text(encoding="utf-8")
-    found = re.search(rf"^(\w+) {re.escape(name)}$", packed, re.M)
-    return found[1] if found else ""
+    match = re.search(rf"^(\w+) {re.escape(name)}$", packed, re.M)
+    return match[1] if match else ""
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """The command line, without what names a person, a machine or a password.
+    """The command line without names of persons and machines and without passwords.
 
     >>> command(["/home/ann/bin/llpauc", "train", "/home/ann/events.csv", "--out=../ann/run"])
     ['llpauc', 'train', 'events.csv', '--out=run']

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 
 from llpauc.errors import InputError, listing
-from llpauc.storage.files import atomic_write
+from llpauc.storage.atomic import atomic_write
 
 matplotlib.use("agg")
 

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.data.interactions import Interactions, Split
 from llpauc.distributed import ProcessGroup, current
 from llpauc.errors import InputError, choose
 from llpauc.storage import run_folder
@@ -310,8 +310,8 @@ def _write(snapshot: Snapshot, target: Path) -> None:
         for group, arrays in snapshot.tensors.items()
         for name, array in arrays.items()
     }
-    nobody = IdMap.of([])  # whose rows they are, the events say
-    run_folder.save(run_folder.SavedRun(tensors, nobody, nobody, snapshot.meta, {}), target)
+    no_ids = pa.array([], pa.large_string())  # the events have them
+    run_folder.save(run_folder.SavedRun(tensors, no_ids, no_ids, snapshot.meta, {}), target)
 
 
 def _try_to_write(snapshot: Snapshot, target: Path) -> str:

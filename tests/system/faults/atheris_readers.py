@@ -15,11 +15,12 @@ import tempfile
 from pathlib import Path
 
 import atheris
+import safetensors.numpy
+from safetensors import SafetensorError
 
 with atheris.instrument_imports(include=["llpauc"]):
     from llpauc.data.readers import read_interactions
     from llpauc.errors import InputError
-    from llpauc.storage.tensors import read_tensors
 
 NAMES = ("e.csv", "e.tsv", "e.txt", "e.inter", "u.data", "ratings.dat", "e.jsonl", "e.parquet")
 
@@ -29,8 +30,8 @@ def try_one(data: bytes) -> None:
     kind, content = data[0] if data else 0, data[1:]
     if kind >= 200:
         try:
-            read_tensors(content)
-        except (ValueError, RecursionError):
+            safetensors.numpy.load(content)
+        except (SafetensorError, KeyError, ValueError):
             return
         return
     with tempfile.TemporaryDirectory(

@@ -1,4 +1,4 @@
-"""A run that is saved by a process that kills itself on the way; quick to import."""
+"""A process that saves a run and kills itself on the way; quick to import."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
+import safetensors.numpy
 
-from llpauc.data.interactions import IdMap
-from llpauc.storage import atomic_folder, run_folder
+from llpauc.storage import atomic, run_folder
 from llpauc.storage.run_folder import SavedRun
 
 _OWNERS: dict[str, Any] = {
-    "os": os, "shutil": shutil, "pq": pq, "Path": Path, "atomic_folder": atomic_folder,
-    "run_folder": run_folder
+    "os": os, "shutil": shutil, "pq": pq, "Path": Path, "atomic": atomic,
+    "safetensors": safetensors.numpy,
 }  # fmt: skip
 
 
-def an_artifact(seed: int) -> SavedRun:
+def make_run(seed: int) -> SavedRun:
     vectors = np.random.default_rng(seed).standard_normal((6, 4)).astype(np.float32)
-    return SavedRun({"vectors": vectors}, IdMap.of(["u"]), IdMap.of([1]), {"seed": seed}, {})
+    return SavedRun({"vectors": vectors}, pa.array(["u"]), pa.array([1]), {"seed": seed}, {})
 
 
 def die_at(place: str, when: str, nth: int) -> None:
-    """From now on the n-th call of a function kills this process, before or after it."""
+    """Make the n-th call of a function kill this process, before or after the call."""
     owner, name = place.split(".")
     original, calls = getattr(_OWNERS[owner], name), 0
 
@@ -47,4 +48,4 @@ def die_at(place: str, when: str, nth: int) -> None:
 
 if __name__ == "__main__":
     die_at(sys.argv[1], sys.argv[2], int(sys.argv[3]))
-    run_folder.save(an_artifact(1), sys.argv[4])
+    run_folder.save(make_run(1), sys.argv[4])

@@ -19,14 +19,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llpauc.data.prepared import check_replaceable, write_columns, write_manifest
+from llpauc.data.prepared import PREPARED_DATA, check_replaceable, write_columns
 from llpauc.data.preparing.columns import GrowingColumns, as_arrow
 from llpauc.data.preparing.parting import Pairs, Parting, check_options, parting
 from llpauc.data.preparing.shuffling import BucketShuffle
 from llpauc.data.preparing.staging import Source, Stage, read_all
 from llpauc.data.readers import BAD_ROWS, ReadOptions
 from llpauc.errors import InputError, choose
-from llpauc.storage.atomic_folder import cannot_write, flush, put_in_place, workplace
+from llpauc.storage.atomic import replace_folder, temporary_folder, write_error
+from llpauc.storage.manifest import write_manifest
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 LEAST_MEMORY = 200 * 10**6  # DuckDB's reader of text holds buffers of 64 MB
@@ -86,13 +87,14 @@ def prepare(
     target = Path(out).resolve()
     check_replaceable(target)
     try:
-        with workplace(target) as work:
+        with temporary_folder(target) as work:
             (work / "set").mkdir()
             pairs, told, ids = _pairs_of(files, source, work, limit, min_rating, tell)
             rule = parting(pairs, how, seed, held_out_users, **options)
             counts, notes = _write_parts(pairs, rule, seed, work)
             manifest = write_manifest(
                 work / "set",
+                PREPARED_DATA,
                 seed=seed,
                 counts={**ids, **counts},
                 rows=told["rows"],
@@ -101,14 +103,13 @@ def prepare(
             )
             for note in notes:
                 tell(note)
-            put_in_place(work / "set", target)
-            flush(target.parent)
+            replace_folder(work / "set", target)
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         if "Out of Memory" in str(error):  # DuckDB's; while batches are streamed it has no class
             raise InputError(
                 f"memory={memory} is too little for this data; give more (--memory)"
             ) from None
-        raise cannot_write(target, error) from None
+        raise write_error(target, error) from None
     return manifest
 
 

@@ -13,7 +13,7 @@ from llpauc.report.document import as_html, as_markdown
 from llpauc.search.auto.plan import Budget
 from llpauc.search.auto.report import Facts, blocks, headline
 from llpauc.search.auto.running import Outcome, run
-from llpauc.storage.files import atomic_write
+from llpauc.storage.atomic import atomic_write
 
 __all__ = ["Budget", "Facts", "Outcome", "deliver", "headline", "run", "write_report"]
 

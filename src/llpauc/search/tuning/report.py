@@ -21,8 +21,8 @@ from llpauc.search.tuning.trials import TrialRow
 from llpauc.search.tuning.tune import Outcome
 from llpauc.search.tuning.workers import Tuning
 from llpauc.storage import figure_files as plots
+from llpauc.storage.atomic import atomic_write
 from llpauc.storage.environment import toml_text
-from llpauc.storage.files import atomic_write
 from llpauc.training.tracking import masked
 
 _GROUPS = 4  # of a number's values, equally many trials in each

@@ -1,0 +1,160 @@
+"""Atomic writes: a file or a folder is complete under its name, or it does not exist.
+
+Data is written under a temporary name next to the target, flushed to the disk and then renamed. An
+exception on the way (a full disk, Ctrl-C) removes the temporary data and leaves the target as it
+was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from llpauc.errors import InputError
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path that is renamed to `path` when the block ends without an exception.
+
+    The temporary name has the suffix of `path`, for writers that choose a format by the suffix.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with atomic_write(folder / "note.txt") as temporary:
+    ...     _ = temporary.write_text("done")
+    >>> [file.name for file in folder.iterdir()]
+    ['note.txt']
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; choose another name")
+    temporary = path.parent / f".{secrets.token_hex(6)}.{path.name}"
+    try:
+        yield temporary
+        flush(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    flush(path.parent)
+
+
+@contextmanager
+def temporary_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder next to `target`, named ".TARGET.<hex>"; it is removed at the end.
+
+    The folder is locked while the block runs. Unlocked folders of such a name were left by killed
+    processes and are removed first.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(target)
+    folder, lock = _locked_folder(target)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # after an exchange, the replaced folder
+        os.close(lock)
+
+
+def _locked_folder(target: Path) -> tuple[Path, int]:
+    while True:
+        folder = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+        folder.mkdir()
+        with suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY)
+            with suppress(OSError):  # file systems without locks: leftovers are not removed there
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, lock
+            os.close(lock)
+        # Another process removed the folder before it was locked: try again.
+
+
+def _remove_leftovers(target: Path) -> None:
+    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{12}}")
+    try:
+        names = os.listdir(target.parent)
+    except PermissionError:  # a folder can be writable without being readable
+        return
+    for leftover in (target.with_name(other) for other in names if name.fullmatch(other)):
+        with suppress(OSError):  # locked by a running process, not a folder, or not removable
+            lock = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(leftover, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def replace_folder(folder: Path, target: Path) -> None:
+    """Rename `folder` to `target` and flush the parent folder.
+
+    An existing `target` is exchanged with `folder` in one step where the system supports it.
+    Otherwise it is moved away first and deleted, and for a moment there is no `target`.
+    """
+    if not target.exists():
+        os.rename(folder, target)
+    elif not _exchange(folder, target):
+        _rename_twice(folder, target)
+    flush(target.parent)
+
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux's headers
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False where the system does not support it."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:  # not Linux, or an old C library
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    if renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNSUPPORTED:
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def _rename_twice(folder: Path, target: Path) -> None:
+    replaced = folder.with_name(f"{folder.name}.old")
+    try:
+        os.rename(target, replaced)
+        os.rename(folder, target)
+    except BaseException:  # also Ctrl-C
+        if replaced.exists() and not target.exists():
+            os.rename(replaced, target)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def write_error(target: Path, error: Exception) -> OSError:
+    """The error as one that names `target` and, for a full disk, the free bytes."""
+    code = getattr(error, "errno", None)
+    if code is None and (match := re.search(r"os error (\d+)", str(error))):  # from safetensors
+        code = int(match[1])
+    reason = " ".join(str(error).split()) if code is None else os.strerror(code)
+    if code == errno.ENOSPC:
+        existing = next(folder for folder in target.parents if folder.exists())
+        reason += f": {shutil.disk_usage(existing).free:,} bytes are free in {existing}"
+    return OSError(errno.EIO if code is None else code, f"cannot be written: {reason}", str(target))
+
+
+def flush(path: Path) -> None:
+    """Force a file or a folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

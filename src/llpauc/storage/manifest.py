@@ -1,0 +1,287 @@
+"""Folders whose files are listed in a manifest and verified when they are read.
+
+    {"kind": "llpauc run", "format": 2, ...,
+     "files": {NAME: {"sha256": ..., "bytes": ...}},
+     "sha256": checksum of all the other entries}
+
+A folder is read through its file descriptor and without following links, so that all files come
+from one folder even while another takes its name. docs/artifacts.md describes the format.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llpauc.errors import InputError, listing
+from llpauc.storage.atomic import flush
+
+MANIFEST = "manifest.json"
+_CHECKSUM = "sha256"  # the manifest's entry about itself
+_MAX_MANIFEST_BYTES = 1 << 20
+_MAX_ATTEMPTS = 20  # to read a folder that is replaced while it is read
+_PLAIN_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FolderKind:
+    """A kind of folder.
+
+    Args:
+        kind: the manifest's entry "kind".
+        noun: what messages call such a folder, such as "a run folder".
+        formats: format versions that can be read -> whether their manifest has a checksum; the
+            last one is written.
+        required: files that every folder of this kind has.
+        remedy: what to do about a damaged or missing folder, as the end of messages.
+    """
+
+    kind: str
+    noun: str
+    formats: Mapping[int, bool]
+    required: frozenset[str]
+    remedy: str
+
+
+def write_manifest(folder: Path, kind: FolderKind, **entries: Any) -> dict[str, Any]:
+    """List every file of `folder` in a manifest; flush files, manifest and folder to the disk."""
+    files = {
+        path.name: {"sha256": file_checksum(path), "bytes": path.stat().st_size}
+        for path in sorted(folder.iterdir())
+    }
+    manifest: dict[str, Any] = {"kind": kind.kind, "format": max(kind.formats), **entries}
+    manifest["files"] = files
+    manifest[_CHECKSUM] = _manifest_checksum(manifest)
+    text = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    for path in folder.iterdir():
+        flush(path)
+    flush(folder)
+    return manifest
+
+
+def file_checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    entries = {key: value for key, value in manifest.items() if key != _CHECKSUM}
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode("ascii")).hexdigest()
+
+
+class VerifiedFolder:
+    """An open folder whose manifest has been verified; see `read_folder`.
+
+    Args:
+        path: of the folder, for messages.
+        handle: its file descriptor.
+        kind: what it must be.
+
+    Attributes:
+        manifest: all entries of the manifest.
+        files: size and checksum by file name.
+    """
+
+    def __init__(self, path: Path, handle: int, kind: FolderKind) -> None:
+        self.path, self._handle, self._kind = path, handle, kind
+        self.manifest = _read_manifest(path, handle, kind)
+        self.files: dict[str, dict[str, Any]] = self.manifest["files"]
+        for name in self.files:
+            check_plain_name(name)
+        if missing := kind.required - set(self.files):
+            raise InputError(
+                f"{path}: the manifest does not list {listing(sorted(missing))}; {kind.remedy}"
+            )
+        # Names that begin with a dot belong to the system (.DS_Store, .nfs...) and are not read.
+        names = {name for name in os.listdir(handle) if not name.startswith(".")}
+        if unlisted := names - set(self.files) - {MANIFEST}:
+            raise InputError(
+                f"{path}: holds {min(unlisted)!r}, which is not in the manifest; move it away"
+            )
+
+    @property
+    def modified(self) -> float:
+        """When the last file was added, in seconds since 1970."""
+        return os.fstat(self._handle).st_mtime
+
+    def read(self, name: str) -> bytes:
+        """The content of a file, after checking its size and SHA-256."""
+        with self._open(name) as file:
+            data = file.read(self.files[name]["bytes"])
+        self._check(name, hashlib.sha256(data).hexdigest())
+        return data
+
+    def verify(self, name: str, checksum: bool = True) -> None:
+        """Check the size of a file and, if `checksum` is set, its SHA-256."""
+        with self._open(name) as file:
+            if checksum:
+                self._check(name, hashlib.file_digest(file, "sha256").hexdigest())
+
+    def _open(self, name: str) -> BufferedReader:
+        path, expected = self.path / name, self.files[name].get("bytes")
+        try:
+            file = _open_plain(name, self._handle)
+        except PermissionError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        except OSError:
+            raise InputError(f"{path}: is missing (or is a link); {self._kind.remedy}") from None
+        size = os.fstat(file.fileno()).st_size
+        if type(expected) is not int or size != expected:
+            file.close()
+            raise InputError(
+                f"{path}: has {size} bytes, the manifest says {expected!r:.50}; the file is"
+                f" damaged; {self._kind.remedy}"
+            )
+        return file
+
+    def _check(self, name: str, checksum: str) -> None:
+        if checksum != self.files[name].get("sha256"):
+            raise InputError(
+                f"{self.path / name}: its SHA-256 is not the manifest's; the file is damaged or"
+                f" belongs to another folder; {self._kind.remedy}"
+            )
+
+
+def read_folder(
+    path: str | os.PathLike[str], kind: FolderKind, read: Callable[[VerifiedFolder], T]
+) -> T:
+    """Open a folder, verify its manifest and return `read(folder)`.
+
+    A folder that is replaced while it is read is read again.
+
+    Raises:
+        InputError: names the file and says what is wrong with it.
+    """
+    path = Path(path)
+    for attempt in range(_MAX_ATTEMPTS):
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, ValueError):
+            raise InputError(
+                f"{path} is not {kind.noun}: it does not exist; check the path"
+            ) from None
+        except NotADirectoryError:
+            raise InputError(f"{path} is not {kind.noun}: it is a file; check the path") from None
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        try:
+            return read(VerifiedFolder(path, handle, kind))
+        except InputError:
+            if attempt == _MAX_ATTEMPTS - 1 or not _is_replaced(path, handle):
+                raise
+        finally:
+            os.close(handle)
+    raise AssertionError("unreachable")
+
+
+def _is_replaced(path: Path, handle: int) -> bool:
+    try:
+        return not os.path.samestat(os.stat(path), os.fstat(handle))
+    except OSError:
+        return False
+
+
+def check_replaceable(path: str | os.PathLike[str], kind: FolderKind) -> None:
+    """Refuse a folder that holds anything but files listed by a manifest of this kind."""
+    path = Path(path)
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder; choose another name")
+    names = set(os.listdir(path))
+    if not names:
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        files = _parse_manifest(path, handle, kind).get("files")
+    except InputError:
+        raise InputError(
+            f"{path} is not empty and is not {kind.noun}; choose another folder"
+        ) from None
+    finally:
+        os.close(handle)
+    if unlisted := names - {MANIFEST} - set(files if isinstance(files, dict) else ()):
+        raise InputError(
+            f"{path} holds {listing(sorted(unlisted), 3)}, which its manifest does not list and"
+            " which would be lost; move it away or choose another folder"
+        )
+
+
+def _parse_manifest(folder: Path, handle: int, kind: FolderKind) -> dict[str, Any]:
+    """The manifest of a folder of this kind, of any format; nothing else is verified."""
+    path = folder / MANIFEST
+    try:
+        with _open_plain(MANIFEST, handle) as file:
+            data = file.read(_MAX_MANIFEST_BYTES + 1)
+    except OSError as error:
+        reason = f" ({error.strerror})" if isinstance(error, PermissionError) else ""
+        raise InputError(
+            f"{folder} is not {kind.noun}: it has no {MANIFEST}{reason}; check the path"
+        ) from None
+    if len(data) > _MAX_MANIFEST_BYTES:
+        raise InputError(f"{path}: is larger than a manifest can be; {kind.remedy}")
+    try:
+        manifest = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: is not JSON; the file is damaged; {kind.remedy}") from None
+    if not isinstance(manifest, dict) or manifest.get("kind") != kind.kind:
+        raise InputError(f"{path}: is not the manifest of {kind.noun}; check the path")
+    return manifest
+
+
+def _read_manifest(folder: Path, handle: int, kind: FolderKind) -> dict[str, Any]:
+    """The manifest, after checking its format, its list of files and its checksum."""
+    manifest, path = _parse_manifest(folder, handle, kind), folder / MANIFEST
+    format, files = manifest.get("format"), manifest.get("files")
+    if type(format) is not int or format not in kind.formats:
+        newer = type(format) is int and format > max(kind.formats)
+        remedy = "update llpauc, a newer version wrote it" if newer else kind.remedy
+        raise InputError(
+            f"{path}: has format {format!r:.50}, this version reads"
+            f" {listing(kind.formats)}; {remedy}"
+        )
+    if not isinstance(files, dict) or not all(isinstance(f, dict) for f in files.values()):
+        raise InputError(f"{path}: lists no files; {kind.remedy}")
+    if not _matches_checksum(manifest, kind.formats[format]):
+        raise InputError(
+            f"{path}: does not match its own SHA-256; the file is damaged; {kind.remedy}"
+        )
+    return manifest
+
+
+def _matches_checksum(manifest: Mapping[str, Any], has_checksum: bool) -> bool:
+    if not has_checksum:
+        return _CHECKSUM not in manifest
+    try:
+        return bool(manifest.get(_CHECKSUM) == _manifest_checksum(manifest))
+    except RecursionError:
+        return False
+
+
+def _open_plain(name: str, handle: int) -> BufferedReader:
+    """Open a regular file of the folder: links and pipes are refused."""
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=handle)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", name)
+    return os.fdopen(file, "rb")
+
+
+def check_plain_name(name: str) -> str:
+    """Refuse a file name that could lead out of its folder."""
+    if not _PLAIN_NAME.fullmatch(name):
+        raise InputError(f"{name!r:.99} is not a plain file name; do not trust this folder")
+    return name
