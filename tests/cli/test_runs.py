@@ -263,7 +263,7 @@ def test_runs_are_found_two_levels_deep_and_tell_of_themselves(call):
         "name": "all/one", "date": "2026-01-02T03:04:05+00:00", "model": "mf", "loss": "bpr",
         "data": "films.csv", "valid": {"ndcg@20": 0.5}, "test": {"ndcg@20": 0.25},
         "best_epoch": 2, "epochs": 2, "seconds": 8.0, "size": size, "settings": settings,
-        "surroundings": {"llpauc": "0.1.0"},
+        "environment": {"llpauc": "0.1.0"},
     }  # fmt: skip
     table = call("runs", "all").out
     for word in ("all/one", "2026-01-02 03:04", "bpr", "films.csv", "0.2500", "0.7500", "8.0"):
@@ -337,15 +337,15 @@ def test_two_runs_side_by_side(call):
     said = json.loads(call("runs", "a", "b", "--compare", "--json").out)
     assert said["runs"] == ["a", "b"]
     assert said["settings"] == {"loss": ["bpr", "llpauc"], "alpha": [None, 0.7]}
-    assert said["surroundings"] == {}
-    assert said["figures"]["valid ndcg@20"] == [0.5, 0.75]
+    assert said["environment"] == {}
+    assert said["metrics"]["valid ndcg@20"] == [0.5, 0.75]
     assert said["differences"]["valid ndcg@20"] == [0.25]
     assert said["differences"]["test ndcg@20"] == [-0.125]
     assert said["differences"]["seconds"] == [2.0]
     told = call("runs", "a", "b", "--compare").out
     for word in ("Settings that differ", "alpha", "b - a", "-0.1250", "llpauc"):
         assert word in told
-    assert "lr" not in told.split("Figures")[0]
+    assert "lr" not in told.split("Metrics")[0]
 
 
 def test_to_compare_takes_two(call):
@@ -355,7 +355,7 @@ def test_to_compare_takes_two(call):
     for words in (["a"], ["a", "b"]):
         told = call("runs", *words, "--compare")
         assert told.code == 2
-        assert "takes two runs" in told.err
+        assert "needs two runs" in told.err
     assert "b/meta.json: is missing" in told.err
 
 
@@ -483,4 +483,4 @@ def test_a_checkpoint_is_no_broken_run(capsys, tmp_path, monkeypatch):
     out, err = capsys.readouterr()
     assert not code
     assert [run["name"] for run in json.loads(out)["runs"]] == ["all/one"]
-    assert "two.checkpoint: a checkpoint; `llpauc train --resume` goes on from it" in err
+    assert "two.checkpoint: a checkpoint; `llpauc train --resume` continues from it" in err
