@@ -161,7 +161,9 @@ def describe(name: str, summary: RunSummary) -> Run:
     environment = _flat_environment(*_read_extra(name, summary.extra, "environment.json"))
     epochs = _read_extra(name, summary.extra, "metrics.jsonl")
     (timings,) = _read_extra(name, summary.extra, "timings.json")
-    best = next((epoch for epoch in reversed(epochs) if epoch.get("best") is True), {})
+    best: dict[str, Any] = next(
+        (epoch for epoch in reversed(epochs) if epoch.get("best") is True), {}
+    )
     valid = _numbers(best.get("valid"))
     if not valid:  # `llpauc auto` records the value in meta.json
         metric = str(settings.get("valid_metric", "ndcg@20"))
@@ -291,7 +293,11 @@ def _show_comparison(found: Sequence[Run], broken: Mapping[str, str], json: bool
         for name, (first, *others) in values.items()
     }
     if json:
-        result = {"settings": settings, "environment": environment, "metrics": values}
+        result: dict[str, Any] = {
+            "settings": settings,
+            "environment": environment,
+            "metrics": values,
+        }
         result |= {"differences": differences, "broken": _broken_rows(broken)}
         print_json({"runs": [run.name for run in found], **result})
         return
