@@ -21,7 +21,7 @@ from llpauc.serving import limits
 from llpauc.serving.loaded_run import run_id
 from tests.server import KEY, PATIENCE, Live, fuzz, put, trained, with_small_numbers
 
-DOCS = Path(__file__).parents[2] / "docs" / "serving.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "serve.md"
 
 
 @pytest.fixture(scope="module")

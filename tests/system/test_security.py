@@ -1,4 +1,4 @@
-"""What a file, a request or a dependency must never be able to do (docs/threat-model.md)."""
+"""What a file, a request or a dependency must never be able to do (docs/explanation/threat-model.md)."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_leftover_that_is_a_link_is_not_followed(tmp_path):
 
 @pytest.mark.parametrize("formula", ["=cmd()", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "=1,2"])
 def test_formulas_are_ids_and_stay_what_they_are(formula, tmp_path):
-    """Written as they came: an id that we changed would be another id. docs/threat-model.md."""
+    """Written as they came: an id that we changed would be another id. docs/explanation/threat-model.md."""
     events = tmp_path / "events.csv"
     quoted = f'"{formula}"'
     events.write_text(f"user,item\n{quoted},a\nu,{quoted}\nu,a\nv,b\n")
@@ -287,7 +287,7 @@ def test_the_licence_of_what_everybody_installs_is_free_and_listed(needed):
     texts = [told.get("License-Expression") or "", (told.get("License") or "")[:200]]
     texts += [line for line in told.get_all("Classifier") or [] if line.startswith("License")]
     assert any(word in text for word in FREE for text in texts), texts
-    listed = (ROOT / "docs" / "threat-model.md").read_text()
+    listed = (ROOT / "docs" / "explanation" / "threat-model.md").read_text()
     assert f"`{needed.name}`" in listed, f"{needed.name} is not in the list of licences"
 
 

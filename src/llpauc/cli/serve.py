@@ -22,7 +22,7 @@ def serve(
     tuning: str | None = None,
     json: bool = False,
 ) -> None:
-    """Answer HTTP requests for lists from a saved run (docs/serving.md).
+    """Answer HTTP requests for lists from a saved run (docs/how-to/serve.md).
 
     At / there is a page to look at. POST /recommend and /similar-items, GET /users/ID, /healthz,
     /readyz, /metrics, /openapi.json.

@@ -44,7 +44,7 @@ def train(
     read once, at the end. Of a single file a part of each user's events is held out to choose the
     epoch. Ctrl-C stops after the batch under way and saves the best weights so far; the same
     command with --resume goes on from there. Several processes, on one machine or many, train one
-    model under torchrun: see docs/distributed.md.
+    model under torchrun: see docs/how-to/distributed.md.
 
     Args:
         path: a file of interactions, or a folder with train/valid/test files

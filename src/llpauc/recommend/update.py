@@ -35,7 +35,7 @@ from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.parameters import Plan
 from llpauc.training import Epoch, History, check_feasible, fit
 
-EPOCHS = 5  # what they reach: docs/new-events.md
+EPOCHS = 5  # what they reach: docs/how-to/new-events.md
 _ROUNDS = 20  # of undoing lightgcn's propagation: each leaves at most 3/4 of the error, 2 layers
 
 

@@ -7,7 +7,7 @@
     metrics.jsonl, ...   further text files
 
 A run folder is written atomically and verified when it is loaded. Nothing in it is executed or
-unpickled. docs/artifacts.md describes the format.
+unpickled. docs/reference/run-folders.md describes the format.
 """
 
 from __future__ import annotations
