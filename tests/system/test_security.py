@@ -1,4 +1,4 @@
-"""What a file, a request or a dependency must never be able to do (docs/explanation/threat-model.md)."""
+"""Files, requests and dependencies: the protections of docs/explanation/threat-model.md."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_leftover_that_is_a_link_is_not_followed(tmp_path):
 
 @pytest.mark.parametrize("formula", ["=cmd()", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "=1,2"])
 def test_formulas_are_ids_and_stay_what_they_are(formula, tmp_path):
-    """Written as they came: an id that we changed would be another id. docs/explanation/threat-model.md."""
+    """Ids are written unchanged; see docs/explanation/threat-model.md."""
     events = tmp_path / "events.csv"
     quoted = f'"{formula}"'
     events.write_text(f"user,item\n{quoted},a\nu,{quoted}\nu,a\nv,b\n")

@@ -16,7 +16,7 @@ def report(
     users: str | None = None,
     json: bool = False,
 ) -> None:
-    """Write runs as one HTML page: users, lists, ROC curves, training, tuning (docs/how-to/report.md).
+    """Write runs as one HTML page: users, lists, ROC curves, training, tuning.
 
     The file holds all it needs, fetches nothing and can be passed on; it names the users and items
     it shows. The users are those of the first run. llpauc serve shows the same page for all users

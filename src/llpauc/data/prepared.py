@@ -9,7 +9,8 @@
     users.arrow      id: the outside ids of rows 0, 1, ...; items.arrow likewise
 
 Each file is uncompressed Arrow IPC with one record batch: a column is one piece of the file, and
-what is mapped costs memory only where it is looked at. docs/how-to/larger-than-memory.md has the format.
+what is mapped costs memory only where it is looked at.
+docs/how-to/larger-than-memory.md has the format.
 """
 
 from __future__ import annotations

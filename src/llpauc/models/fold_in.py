@@ -10,8 +10,8 @@ row scaled to unit length, and U the user vectors about their mean,
 
 solved by conjugate gradients, so that nothing of size items x items is ever made. On Amazon-health
 with half of the users kept out of the regression, such vectors reach 98 % of the Recall@20 of the
-trained ones (docs/explanation/training.md, which also says how the ridge was chosen: on the test items);
-solving for the user against fixed item vectors reaches 60 %.
+trained ones (docs/explanation/training.md, which also says how the ridge was chosen: on the test
+items); solving for the user against fixed item vectors reaches 60 %.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
      "sha256": checksum of all the other entries}
 
 A folder is read through its file descriptor and without following links, so that all files come
-from one folder even while another takes its name. docs/reference/run-folders.md describes the format.
+from one folder even while another takes its name.
+docs/reference/run-folders.md describes the format.
 """
 
 from __future__ import annotations
