@@ -36,7 +36,7 @@ def one(work: str, shard: bool, out: Path) -> None:
     import torch
 
     from llpauc.data.interactions import IdMap, Interactions
-    from llpauc.distributed import ProcessGroup, joined
+    from llpauc.distributed import ProcessGroup, join_process_group
     from llpauc.losses import make_loss
     from llpauc.models.embedding import MF, EmbeddingOptions
     from llpauc.models.sharded import ShardedMF
@@ -52,11 +52,11 @@ def one(work: str, shard: bool, out: Path) -> None:
         sent: list[int] = field(default_factory=list)
 
         def gather_all(self, arrays, lengths=None):
-            self.sent.append(sum(array.nbytes for array in arrays) * (self.size - 1))
+            self.sent.append(sum(array.nbytes for array in arrays) * (self.world_size - 1))
             return super().gather_all(arrays, lengths)
 
         def exchange(self, array, counts, come):
-            kept = array.nbytes * counts[self.rank] // max(len(array), 1)
+            kept = array.nbytes * counts[self.index] // max(len(array), 1)
             self.sent.append(int(array.nbytes - kept))
             return super().exchange(array, counts, come)
 
@@ -67,8 +67,8 @@ def one(work: str, shard: bool, out: Path) -> None:
     users = rng.integers(0, N_USERS, N_EVENTS)
     items = (N_ITEMS * rng.random(N_EVENTS) ** 2).astype(np.int32)
     train = Interactions(users, items, IdMap.of(range(N_USERS)), IdMap.of(range(N_ITEMS)))
-    with joined() as found:
-        processes = Counting(found.rank, found.size)
+    with join_process_group() as found:
+        processes = Counting(found.index, found.world_size)
         options = EmbeddingOptions(dimensions=WIDTH)
         model = ShardedMF(train, options, 0, processes) if shard else MF(train, options, 0)
         shares = {"alpha": 0.7, "beta": 0.1} if loss_name == "llpauc" else {}
@@ -83,13 +83,13 @@ def one(work: str, shard: bool, out: Path) -> None:
             begun = time.perf_counter()
             engine.step(batch)
             taken.append(time.perf_counter() - begun)
-        rows = (N_USERS + N_ITEMS) / (processes.size if shard else 1)
+        rows = (N_USERS + N_ITEMS) / (processes.world_size if shard else 1)
         result = {
             "ms": 1e3 * statistics.median(taken[_WARM:]),
             "sent": sum(processes.sent) / (len(taken) - _WARM),
             "tables": rows * WIDTH * 4 * 3,  # weights and Adam's two moments
         }
-        if processes.first:
+        if processes.is_first:
             out.write_text(json.dumps(result))
 
 

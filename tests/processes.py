@@ -19,7 +19,7 @@ import numpy as np
 from llpauc.cli import main
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.splits import split_random_per_user
-from llpauc.distributed import ProcessGroup, current, joined
+from llpauc.distributed import ProcessGroup, current_process_group, join_process_group
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.losses import make_loss
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
@@ -165,15 +165,15 @@ def load(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def all_cases(out: Path, epochs: int = 3) -> None:
-    processes, split = current(), events()
+    processes, split = current_process_group(), events()
     results = {name: train(case, processes, split, epochs) for name, case in CASES.items()}
-    if processes.first:
+    if processes.is_first:
         save(results, out)
 
 
 def plain_torch(out: Path) -> None:
     """Twenty steps of the engine for GPUs, here on CPUs."""
-    processes, split, results = current(), events(), {}
+    processes, split, results = current_process_group(), events(), {}
     for name in ("llpauc", "lightgcn, sl, in-batch"):
         case = CASES[name]
         options = EmbeddingOptions(dimensions=16, **case.of_model)
@@ -188,36 +188,36 @@ def plain_torch(out: Path) -> None:
             values.append(engine.step(batch))
         users, items = model.vectors()
         results[name] = {"users": users, "items": items, "loss": np.array(values)}
-    if processes.first:
+    if processes.is_first:
         save(results, out)
 
 
 def half(out: Path) -> None:
     """Stop some cases in the middle of their third epoch, with a checkpoint of the second."""
-    processes, split = current(), events()
+    processes, split = current_process_group(), events()
     for name in RESUMED:
         kept = Checkpointing(out / name.replace(" ", "-"), 1e-9, "resume", tell=lambda line: None)
         try:
             train(CASES[name], processes, split, 5, kept, stop_after=3)
         except StoppedError:
-            processes.wait()
+            processes.barrier()
 
 
 def rest(out: Path) -> None:
     """Go on from what `half` left, by however many processes."""
-    processes, split = current(), events()
+    processes, split = current_process_group(), events()
     results = {}
     for name in RESUMED:
         kept = Checkpointing(out / name.replace(" ", "-"), 300.0, "resume", tell=lambda line: None)
         results[name] = train(CASES[name], processes, split, 5, kept)
-    if processes.first:
+    if processes.is_first:
         save(results, out / "resumed.npz")
 
 
 def unequal(out: Path) -> None:
     """Rank 1 has one event less."""
-    processes, split = current(), events()
-    if not processes.first:
+    processes, split = current_process_group(), events()
+    if not processes.is_first:
         split = Split(split.train.take(np.arange(1, len(split.train))), split.valid, split.test)
     train(CASES["llpauc"], processes, split, 1)
 
@@ -226,9 +226,9 @@ def asleep(out: Path) -> None:
     """Rank 1 does not answer."""
     import time
 
-    if not current().first:
+    if not current_process_group().is_first:
         time.sleep(60)
-    current().wait()
+    current_process_group().barrier()
 
 
 def elsewhere(folder: Path) -> None:
@@ -255,5 +255,5 @@ if __name__ == "__main__":
     action, folder = sys.argv[1], Path(sys.argv[2])
     if action in COMMANDS:
         COMMANDS[action](folder, *sys.argv[3:])
-    with joined(watchdog=float(os.environ.get("WATCHDOG", "120"))):
+    with join_process_group(timeout=float(os.environ.get("WATCHDOG", "120"))):
         ACTIONS[action](folder)

@@ -1,13 +1,9 @@
-"""Several processes that train one model together: who is who, and what they tell each other.
+"""Several processes that train one model together.
 
-`torchrun` starts the processes and `torch.distributed` carries the messages (gloo between CPUs,
-NCCL between GPUs). All processes call the same methods in the same order; each call is a message
-that
-waits for all. `SINGLE_PROCESS` is a single process: every method then answers at once, by itself,
-and torch
-is not even imported.
-
-Messages are arrays of numbers and UTF-8 text, never pickled objects.
+`torchrun` starts the processes, `torch.distributed` carries the messages (gloo between CPUs, NCCL
+between GPUs). Every process calls the same methods in the same order; each call waits for all
+processes. `SINGLE_PROCESS` stands for a single process: its methods return at once and do not
+import torch. Messages are arrays of numbers and UTF-8 text, never pickled objects.
 """
 
 from __future__ import annotations
@@ -29,212 +25,184 @@ import numpy.typing as npt
 from llpauc.errors import InputError, ReportedByFirstProcessError
 
 Array = npt.NDArray[Any]
-Made = TypeVar("Made")
+T = TypeVar("T")
 
-WATCHDOG = 300.0  # seconds a rank waits for the others before it gives up
+TIMEOUT = 300.0  # seconds to wait for the other processes
 
 
 class LostProcessError(RuntimeError):
-    """Another rank is gone or does not answer."""
+    """Another process has ended or does not answer."""
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """This process among all that train together.
+    """This process and the number of processes that train together.
 
     Args:
-        rank: its number, from 0.
-        size: how many there are.
+        index: number of this process, from 0.
+        world_size: number of processes.
     """
 
-    rank: int = 0
-    size: int = 1
+    index: int = 0
+    world_size: int = 1
 
     @property
-    def first(self) -> bool:
-        """Whether this is the one that writes files and talks to people."""
-        return self.rank == 0
-
-    def share(self, n: int) -> slice:
-        """This rank's part of n things, in order."""
-        return slice(*self.bounds(n)[self.rank : self.rank + 2])
+    def is_first(self) -> bool:
+        """Whether this is the process that writes files and prints messages."""
+        return self.index == 0
 
     def bounds(self, n: int) -> list[int]:
-        """Where the shares of n things begin, and n: as torch.chunk and DTensor divide.
+        """Where the slice of each process begins, then n; as torch.chunk and DTensor divide.
 
         >>> ProcessGroup(0, 3).bounds(7)
         [0, 3, 6, 7]
         """
-        each = -(-n // self.size)
-        return [min(rank * each, n) for rank in range(self.size + 1)]
+        size = -(-n // self.world_size)
+        return [min(index * size, n) for index in range(self.world_size + 1)]
 
-    def wait(self) -> None:
-        """Until all processes are here."""
-        if self.size > 1:
-            self.sum([0.0])
+    def slice_of(self, n: int) -> slice:
+        """The slice of n elements that belongs to this process.
+
+        >>> ProcessGroup(1, 3).slice_of(7)
+        slice(3, 6, None)
+        """
+        return slice(*self.bounds(n)[self.index : self.index + 2])
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        self.sum([0.0])
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
-        """The sums over all processes, in double precision, the same bits everywhere."""
-        if self.size == 1:
-            return list(numbers)
-        # Gathered and added up in the order of the processes: what an all-reduce rounds to is its
-        # own.
-        one_each = np.ones((self.size, 1), np.int64)
-        (rows,) = self.gather_all([np.array([numbers], np.float64)], one_each)
-        total: list[float] = rows.sum(axis=0).tolist()
+        """Sums over all processes in double precision, with the same bits in every process."""
+        # Gathered, then added in the order of the processes: an all-reduce may round differently.
+        total: list[float] = self._all_gather(np.array(numbers, np.float64)).sum(axis=0).tolist()
         return total
 
     def gather(self, array: Array) -> Array:
-        """All processes' arrays, one behind the other along the first axis; lengths may differ."""
+        """The arrays of all processes, concatenated along the first axis; lengths may differ."""
         return self.gather_all([array])[0]
 
     def gather_all(self, arrays: Sequence[Array], lengths: Array | None = None) -> list[Array]:
-        """As `gather`, of several arrays in one message: each costs a good part of a millisecond.
+        """As `gather`, for several arrays in one message, which saves up to a millisecond each.
 
         Args:
-            arrays: this rank's.
-            lengths: (processes, arrays), where they are known; to ask costs a message more.
+            arrays: those of this process.
+            lengths: (world_size, arrays) if known; otherwise one more message gathers them.
         """
-        if self.size == 1:
+        if self.world_size == 1:
             return list(arrays)
-        import torch
-
         if lengths is None:
-            lengths = self.lengths([len(array) for array in arrays])
-        # As bytes: gloo knows neither truth values nor all widths of numbers.
+            lengths = self.gather_counts([len(array) for array in arrays])
+        # Pack the arrays as bytes (gloo supports neither bool nor every integer width), padded to
+        # the largest process.
         widths = [a.dtype.itemsize * int(np.prod(a.shape[1:], dtype=np.int64)) for a in arrays]
-        sizes = (lengths * widths).sum(axis=1)
-        mine = np.zeros(int(sizes.max()), np.uint8)
-        parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
-        np.concatenate(parts, out=mine[: int(sizes[self.rank])])
-        came = torch.empty(self.size * len(mine), dtype=torch.uint8)
-        if len(mine):
-            with _listening():
-                torch.distributed.all_gather(list(came.chunk(self.size)), torch.from_numpy(mine))
-        of_rank = came.numpy().reshape(self.size, len(mine))
         ends = np.cumsum(lengths * widths, axis=1)
+        packed = np.zeros(int(ends[:, -1].max()), np.uint8)
+        parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
+        np.concatenate(parts, out=packed[: int(ends[self.index, -1])])
+        received = self._all_gather(packed)
+        # Unpack: one piece of every process for each array.
         gathered = []
-        for place, (array, width) in enumerate(zip(arrays, widths, strict=True)):
-            begins = ends[:, place] - lengths[:, place] * width
-            pieces = [of_rank[rank, begins[rank] : ends[rank, place]] for rank in range(self.size)]
+        for column, (array, width) in enumerate(zip(arrays, widths, strict=True)):
+            begins = ends[:, column] - lengths[:, column] * width
+            bounds = zip(received, begins, ends[:, column], strict=True)
+            pieces = [row[begin:end] for row, begin, end in bounds]
             whole = np.concatenate(pieces).view(array.dtype)
-            gathered.append(whole.reshape(int(lengths[:, place].sum()), *array.shape[1:]))
+            gathered.append(whole.reshape(int(lengths[:, column].sum()), *array.shape[1:]))
         return gathered
 
-    def exchange(self, array: Array, counts: Array, come: Array) -> Array:
-        """Give counts[r] rows to each rank r, in order; what came, come[r] rows from each."""
-        if self.size == 1:
+    def gather_counts(self, counts: Sequence[int] | Array) -> Array:
+        """(world_size, n): the n integers of every process."""
+        return self._all_gather(np.array(counts, np.int64))
+
+    def _all_gather(self, array: Array) -> Array:
+        """(world_size, n): the (n,) arrays of all processes, of equal length."""
+        if self.world_size == 1 or not len(array):
+            return np.repeat(array[None], self.world_size, axis=0)
+        import torch
+
+        received = torch.empty((self.world_size, len(array)), dtype=torch.from_numpy(array).dtype)
+        with _lost_processes():
+            torch.distributed.all_gather(list(received), torch.from_numpy(array))
+        return received.numpy()
+
+    def exchange(self, array: Array, counts: Array, incoming: Array) -> Array:
+        """Send counts[p] rows to each process p, in order; the incoming[p] rows of each process."""
+        if self.world_size == 1:
             return array
         import torch
 
         rows = torch.from_numpy(np.ascontiguousarray(array))
-        into = torch.empty((int(come.sum()), *rows.shape[1:]), dtype=rows.dtype)
-        with _listening():
-            torch.distributed.all_to_all_single(into, rows, come.tolist(), counts.tolist())
-        return into.numpy()
+        received = torch.empty((int(incoming.sum()), *rows.shape[1:]), dtype=rows.dtype)
+        with _lost_processes():
+            torch.distributed.all_to_all_single(received, rows, incoming.tolist(), counts.tolist())
+        return received.numpy()
 
-    def collect(self, array: Array) -> Array | None:
-        """As `gather`, on the first rank alone: the others get None, and need no room for it."""
-        if self.size == 1:
-            return array
-        import torch
+    def gather_to_first(self, array: Array) -> Array | None:
+        """As `gather` in the first process; None in the others, which need no memory for it."""
+        lengths = self.gather_counts([len(array)])[:, 0]
+        none = np.zeros_like(lengths)
+        counts = none.copy()
+        counts[0] = len(array)
+        received = self.exchange(array, counts, lengths if self.is_first else none)
+        return received if self.is_first else None
 
-        lengths = self.lengths([len(array)])[:, 0].tolist()
-        mine = torch.from_numpy(np.ascontiguousarray(array))
-        with _listening():
-            if not self.first:
-                if len(mine):
-                    torch.distributed.send(mine, 0)
-                return None
-            whole = torch.empty((sum(lengths), *mine.shape[1:]), dtype=mine.dtype)
-            parts = torch.split(whole, lengths)
-            parts[0].copy_(mine)
-            for rank, part in enumerate(parts):
-                if rank and len(part):
-                    torch.distributed.recv(part, rank)
-        return whole.numpy()
-
-    def spread(self, array: Array) -> None:
-        """The first rank's array into everybody's, in place."""
-        if self.size > 1:
+    def broadcast(self, array: Array) -> None:
+        """Copy the array of the first process into those of the others, in place."""
+        if self.world_size > 1:
             import torch
 
-            with _listening():
+            with _lost_processes():
                 torch.distributed.broadcast(torch.from_numpy(array), 0)
 
-    def texts(self, text: str) -> list[str]:
-        """What every rank says."""
-        if self.size == 1:
-            return [text]
-        coded = np.frombuffer(text.encode(), np.uint8)
-        lengths = self.lengths([len(coded)])
-        parts = np.split(self.gather_all([coded], lengths)[0], np.cumsum(lengths)[:-1])
-        return [bytes(part).decode() for part in parts]
+    def gather_texts(self, text: str) -> list[str]:
+        """The text of every process."""
+        encoded = np.frombuffer(text.encode() + b"\0", np.uint8)
+        return bytes(self.gather(encoded)).decode().split("\0")[:-1]
 
-    def together(self, make: Callable[[], Made]) -> Made:
-        """What `make` gives, where no rank was refused; one rank's InputError is everybody's.
+    def call_together(self, function: Callable[[], T]) -> T:
+        """The result of `function`; an `InputError` or `OSError` in one process is raised in all.
 
-        To be used where processes may fare differently, as with files: one that stops alone would
-        leave
-        the others waiting.
+        For calls that may fail in some processes only, as reading files: a process that stopped
+        alone would leave the others waiting.
         """
-        if self.size == 1:
-            return make()
-        made: Made | None = None
-        trouble = ""
+        if self.world_size == 1:
+            return function()
+        result: T | None = None
+        problem = ""
         try:
-            made = make()
+            result = function()
         except InputError as error:
-            trouble = str(error)
+            problem = str(error)
         except OSError as error:
-            trouble = f"{error.filename or 'a file'}: {error.strerror or error}"
-        told = self.texts(trouble)
-        for rank, text in enumerate(told):
+            problem = f"{error.filename or 'a file'}: {error.strerror or error}"
+        problems = self.gather_texts(problem)
+        for index, text in enumerate(problems):
             if text:
-                alone = any(other != text for other in told)  # else it is everybody's own
-                self._refuse(f"rank {rank}: {text}" if alone else text)
-        return made  # type: ignore[return-value]
+                self._fail(text if len(set(problems)) == 1 else f"process {index}: {text}")
+        return result  # type: ignore[return-value]
 
-    def _refuse(self, why: str) -> NoReturn:
-        """An error of all processes, which the first one tells."""
-        raise InputError(why) if self.first else ReportedByFirstProcessError(why)
-
-    def check_same(self, what: str, value: Any) -> None:
-        """Refuse to go on where processes have different values of something they must share."""
-        if self.size == 1:
-            return
-        told = self.texts(json.dumps(value, default=str, sort_keys=True))
-        for rank, text in enumerate(told):
-            if text != told[0]:
-                self._refuse(
-                    f"{what} of rank {rank} are not those of rank 0; give every process the same"
-                    " command and the same files"
+    def check_equal(self, what: str, value: Any) -> None:
+        """Raise an error unless all processes have the same value."""
+        values = self.gather_texts(json.dumps(value, default=str, sort_keys=True))
+        for index, text in enumerate(values):
+            if text != values[0]:
+                self._fail(
+                    f"{what} of process {index} differ from those of process 0; give every process"
+                    " the same command and the same files"
                 )
 
-    def lengths(self, mine: Sequence[int] | Array) -> Array:
-        """(processes, n): every rank's n whole numbers."""
-        numbers = np.array(mine, np.int64)
-        if self.size == 1:
-            return numbers[None]
-        import torch
-
-        came = torch.empty(self.size * len(numbers), dtype=torch.int64)
-        with _listening():
-            torch.distributed.all_gather(list(came.chunk(self.size)), torch.from_numpy(numbers))
-        return came.numpy().reshape(self.size, len(numbers))
+    def _fail(self, message: str) -> NoReturn:
+        """Raise an error in all processes, which the first one reports."""
+        raise InputError(message) if self.is_first else ReportedByFirstProcessError(message)
 
 
 SINGLE_PROCESS = ProcessGroup()
 
 
-def launched() -> bool:
-    """Whether a launcher such as torchrun started this process as one of several."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
-def current() -> ProcessGroup:
-    """This process, if `joined` is under way among others; else alone."""
-    if not launched():
+def current_process_group() -> ProcessGroup:
+    """The group inside `join_process_group`; `SINGLE_PROCESS` elsewhere."""
+    if not _is_launched():
         return SINGLE_PROCESS
     import torch
 
@@ -243,47 +211,50 @@ def current() -> ProcessGroup:
     return ProcessGroup(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
 
+def _is_launched() -> bool:
+    """Whether a launcher such as torchrun started this process as one of several."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 @contextmanager
-def joined(watchdog: float = WATCHDOG) -> Iterator[ProcessGroup]:
-    """While inside, one of those that torchrun started, with a fair share of the cores.
+def join_process_group(timeout: float = TIMEOUT) -> Iterator[ProcessGroup]:
+    """Join the processes that torchrun started; the cores of a machine are divided among them.
 
     Args:
-        watchdog: seconds to wait for a rank that does not answer, before giving up.
+        timeout: seconds to wait for a process that does not answer before raising an error.
     """
-    if not launched():
+    if not _is_launched():
         yield SINGLE_PROCESS
         return
     import numba
     import torch
 
-    gpus = torch.cuda.is_available()
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    threads = max(1, numba.get_num_threads() // here)
+    threads = max(1, numba.get_num_threads() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     numba.set_num_threads(threads)
     torch.set_num_threads(threads)
-    if gpus:
+    backend = "gloo"
+    if torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    with _listening():
-        torch.distributed.init_process_group(
-            "cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(seconds=watchdog)
-        )
+    with _lost_processes():
+        torch.distributed.init_process_group(backend, timeout=timedelta(seconds=timeout))
     try:
-        yield current()
+        yield current_process_group()
     finally:
         torch.distributed.destroy_process_group()
 
 
 @contextmanager
-def _listening() -> Iterator[None]:
-    """Trouble between processes as one line."""
+def _lost_processes() -> Iterator[None]:
+    """Errors of torch.distributed as a `LostProcessError` of one line."""
     try:
         yield
     except RuntimeError as error:
-        said = re.sub(r"^\[[^]]*\] *", "", str(error))  # the place in gloo's own source
-        why = re.split(r"\. |\n", said)[0] if said else type(error).__name__
+        text = re.sub(r"^\[[^]]*\] *", "", str(error))  # the place in the source of gloo
+        reason = re.split(r"\. |\n", text)[0] if text else type(error).__name__
         raise LostProcessError(
-            f"another process is gone or does not answer ({why}); --resume goes on from the last"
-            " checkpoint, and torchrun does so by itself with --max-restarts"
+            f"another process has ended or does not answer ({reason}); continue from the last"
+            " checkpoint with --resume, or let torchrun do so with --max-restarts"
         ) from None
 
 

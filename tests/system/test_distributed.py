@@ -84,14 +84,14 @@ def test_a_checkpoint_is_resumed_by_another_number_of_processes(tmp_path, writer
 def test_unequal_data_are_refused_everywhere(tmp_path):
     ran = many.torchrun(2, "unequal", str(tmp_path))
     assert ran.returncode != 0
-    assert "the events of rank 1 are not those of rank 0" in ran.stderr
+    assert "the events of process 1 differ from those of process 0" in ran.stderr
 
 
 def test_a_rank_that_does_not_answer_is_given_up(tmp_path):
     begun = time.monotonic()
     ran = many.torchrun(2, "asleep", str(tmp_path), WATCHDOG="5")
     assert ran.returncode != 0
-    assert "another process is gone or does not answer" in ran.stderr
+    assert "another process has ended or does not answer" in ran.stderr
     assert time.monotonic() - begun < 45
 
 
@@ -106,7 +106,7 @@ def test_a_node_without_the_file_is_told_on_the_first_rank(tmp_path):
     assert ran.returncode != 0
     told = [line for line in ran.stderr.splitlines() if line.startswith("llpauc: error")]
     assert len(told) == 1
-    assert told[0].startswith("llpauc: error: rank 1: events.csv: cannot be read")
+    assert told[0].startswith("llpauc: error: process 1: events.csv: cannot be read")
 
 
 @pytest.mark.parametrize("shard", ["", "--shard"])
@@ -149,9 +149,9 @@ def test_shares_of_a_draw_are_the_draw(name, seed, step, cut):
 def test_alone_everything_is_answered_at_once():
     array = np.arange(3)
     assert SINGLE_PROCESS.gather(array) is array
-    assert SINGLE_PROCESS.collect(array) is array
+    assert SINGLE_PROCESS.gather_to_first(array) is array
     assert SINGLE_PROCESS.sum([1.5, 2.0]) == [1.5, 2.0]
-    assert SINGLE_PROCESS.texts("x") == ["x"]
-    assert SINGLE_PROCESS.share(5) == slice(0, 5)
-    SINGLE_PROCESS.check_same("the events", {"a": 1})
-    SINGLE_PROCESS.wait()
+    assert SINGLE_PROCESS.gather_texts("x") == ["x"]
+    assert SINGLE_PROCESS.slice_of(5) == slice(0, 5)
+    SINGLE_PROCESS.check_equal("the events", {"a": 1})
+    SINGLE_PROCESS.barrier()

@@ -60,11 +60,11 @@ def train(
         dry_run: read the data, say what would be done, and stop
         json: print the outcome as JSON
     """
-    from llpauc.distributed import joined
+    from llpauc.distributed import join_process_group
     from llpauc.storage.manifest import MANIFEST
 
-    with joined() as processes:
-        work = processes.together(
+    with join_process_group() as processes:
+        work = processes.call_together(
             lambda: _plan(
                 path, out, options, seed, hold_out, refit, recipe, metrics,
                 {"tensorboard": tensorboard, "mlflow": mlflow}, checkpoints, table,
@@ -73,13 +73,13 @@ def train(
         recommender, split = work.recommender, work.split
         events, users, items = len(split.train), split.n_users, split.n_items
         log.info(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
-        if processes.size > 1:
-            log.info(f"{processes.size} processes divide every batch")
+        if processes.world_size > 1:
+            log.info(f"{processes.world_size} processes divide every batch")
         if (Path(out) / MANIFEST).exists():
             log.info(f"the run in {out} will be replaced when this one is whole")
         if dry_run:
             log.info("dry run: nothing trained, nothing written")
-            if json and processes.first:
+            if json and processes.is_first:
                 would = {**recommender.get_params(), "run": out}
                 print_json({**would, "events": events, "users": users, "items": items})
             return
@@ -165,7 +165,7 @@ def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup
     with (
         opened(work.checkpoint if MODELS[recommender.model].trained else None) as kept,
         tracking(
-            work.places if processes.first else {}, _settings(recommender), log.info
+            work.places if processes.is_first else {}, _settings(recommender), log.info
         ) as tracked,
     ):
         with _training_progress(recommender, split, tracked.epoch) as (on_batch, on_epoch):
@@ -200,7 +200,7 @@ def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup
             elif half is None:
                 measured = _measure(recommender, split, work.metrics, processes)
         finally:  # an impatient second Ctrl-C must not cost the run
-            if processes.first:
+            if processes.is_first:
                 recommender.save(out, data=path, test=measured)
         tracked.end(history, None if measured is None else measured[recommender.model])
         if trouble is not None:
@@ -211,7 +211,7 @@ def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup
         log.info(f"interrupted: the model of epoch {history.best_epoch} is saved in {out}")
         if kept is not None and kept.newest is not None:
             log.info(f"to go on ({kept.newest}): give the same command with --resume")
-    if processes.first:
+    if processes.is_first:
         _report(recommender, measured, out, json)
     if trouble is not None:
         log.info(f"what was learnt before is in {out}")

@@ -148,7 +148,7 @@ def evaluate(
     users = np.flatnonzero(np.diff(targets.indptr)).astype(np.int32)
     if not len(users):
         raise InputError(f"the {on} part is empty: nothing to evaluate")
-    mine = processes.share(len(users))
+    mine = processes.slice_of(len(users))
     if own_users is not None:
         mine = slice(*np.searchsorted(users, [own_users.start, own_users.stop]))
     everybody, users = users, users[mine]

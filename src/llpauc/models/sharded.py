@@ -57,7 +57,7 @@ class ShardedMF(MF):
         super().__init__(train, options, seed)
 
     def _start(self, n: int, generator: torch.Generator, bias: bool = False) -> nn.Parameter:
-        width, mine = self.options.dimensions, self.processes.share(n)
+        width, mine = self.options.dimensions, self.processes.slice_of(n)
         share = torch.empty(mine.stop - mine.start, width + bias)
         begin = 0
         while begin < n:
@@ -71,9 +71,9 @@ class ShardedMF(MF):
         return nn.Parameter(self._divided(share, n))
 
     def _divided(self, share: Tensor, n: int) -> Tensor:
-        if self.processes.size == 1:
+        if self.processes.world_size == 1:
             return share
-        mesh = init_device_mesh("cpu", (self.processes.size,))
+        mesh = init_device_mesh("cpu", (self.processes.world_size,))
         shape = torch.Size((n, share.shape[1]))
         return DTensor.from_local(
             share, mesh, [Shard(0)], run_check=False, shape=shape, stride=(share.shape[1], 1)
@@ -89,14 +89,14 @@ class ShardedMF(MF):
         return ShardedTables(*tables, self.n_users, self.n_items, processes)
 
     def _local_items(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return values[self.processes.share(self.n_items)]
+        return values[self.processes.slice_of(self.n_items)]
 
     def base_rows(self) -> tuple[Tensor, Tensor]:
         return local(self.user_table), local(self.item_table)
 
     @property
     def user_range(self) -> slice:
-        return self.processes.share(self.n_users)
+        return self.processes.slice_of(self.n_users)
 
     def _warm_rows(self) -> Tensor:
         return self.warm[self.user_range]
@@ -115,7 +115,7 @@ class ShardedMF(MF):
         users, items = (
             share[:0] if whole is None else whole
             for share in super().vectors()
-            for whole in [self.processes.collect(share)]
+            for whole in [self.processes.gather_to_first(share)]
         )
         return users, items
 

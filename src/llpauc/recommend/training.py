@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llpauc.data.interactions import Interactions, Split
-from llpauc.distributed import current
+from llpauc.distributed import current_process_group
 from llpauc.errors import InputError
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingModel
 from llpauc.models.sharded import ShardedMF
@@ -52,7 +52,9 @@ class Training:
 
     def new_model(self, split: Split) -> EmbeddingModel:
         if self.plan.fit.shard:
-            return ShardedMF(split.train, self.plan.embedding, self.plan.fit.seed, current())
+            return ShardedMF(
+                split.train, self.plan.embedding, self.plan.fit.seed, current_process_group()
+            )
         return EMBEDDING_MODELS[self.name](split.train, self.plan.embedding, self.plan.fit.seed)
 
 

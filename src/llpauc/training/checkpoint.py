@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from llpauc.data.interactions import Interactions, Split
-from llpauc.distributed import ProcessGroup, current
+from llpauc.distributed import ProcessGroup, current_process_group
 from llpauc.errors import InputError, choose
 from llpauc.storage import run_folder
 
@@ -120,18 +120,18 @@ class Checkpoints:
         self._of = {"settings": plain, "events": fingerprints(split)}
         if shard:
             sizes = {"user": split.n_users, "item": split.n_items}
-            mine = {name: self._ranks.share(n) for name, n in sizes.items()}
+            mine = {name: self._ranks.slice_of(n) for name, n in sizes.items()}
             self._runs = {name: [m.start, m.stop, sizes[name]] for name, m in mine.items()}
-        if self._if_there == "restart" and self._ranks.first:
+        if self._if_there == "restart" and self._ranks.is_first:
             self._remove(self._all())
-        self._ranks.wait()
+        self._ranks.barrier()
         there = self._all()
         if not there:
             if self._if_there == "resume":
                 self.tell(f"no checkpoint in {self.folder}: training begins at the beginning")
             return None
-        found = self._ranks.together(lambda: self._newest_whole(there))
-        self._ranks.check_same("the checkpoints", str(self._newest))
+        found = self._ranks.call_together(lambda: self._newest_whole(there))
+        self._ranks.check_equal("the checkpoints", str(self._newest))
         self._check_same(found.meta.get("of"))
         if self._if_there == "refuse":
             raise InputError(
@@ -155,21 +155,21 @@ class Checkpoints:
 
         Trouble is told once and no more: training is worth more than its checkpoint.
         """
-        processes, shares = self._ranks, self._ranks.size if self._runs else 1
+        processes, shares = self._ranks, self._ranks.world_size if self._runs else 1
         target = self.folder / f"{self._number + 1:06d}"
         meta = {**snapshot.meta, "of": self._of, "shares": shares, "runs": self._runs}
         whole = Snapshot(snapshot.tensors, meta)
         trouble = ""
-        if not processes.first and shares > 1:
-            trouble = _try_to_write(whole, target.with_name(f"{target.name}.{processes.rank}"))
-        trouble = next(filter(None, processes.texts(trouble)), "")
-        if processes.first and not trouble:
+        if not processes.is_first and shares > 1:
+            trouble = _try_to_write(whole, target.with_name(f"{target.name}.{processes.index}"))
+        trouble = next(filter(None, processes.gather_texts(trouble)), "")
+        if processes.is_first and not trouble:
             trouble = _try_to_write(whole, target)
-        trouble = processes.texts(trouble)[0]
+        trouble = processes.gather_texts(trouble)[0]
         if not trouble:
             before, self._newest = self._newest, target
             self._number += 1
-            if processes.first:
+            if processes.is_first:
                 self._remove(path for path in self._all() if path not in (before, target))
         elif not self._warned:
             last = f"the last one is {self._newest}" if self._newest else "there is none so far"
@@ -181,7 +181,7 @@ class Checkpoints:
     def clear(self) -> None:
         """Remove the folder: the training is over, and its outcome is in safety."""
         self._newest = None
-        if self._ranks.first:
+        if self._ranks.is_first:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _remove(self, some: Iterable[Path]) -> None:
@@ -258,9 +258,9 @@ def opened(checkpoint: Checkpointing | Checkpoints | None) -> Iterator[Checkpoin
     if not isinstance(checkpoint, Checkpointing):
         yield checkpoint
         return
-    folder, processes = Path(checkpoint.folder), current()
+    folder, processes = Path(checkpoint.folder), current_process_group()
     try:
-        lock = processes.together(lambda: _locked(folder) if processes.first else -1)
+        lock = processes.call_together(lambda: _locked(folder) if processes.is_first else -1)
     except OSError as error:
         why = f"{error.filename or folder}: {error.strerror or error}"
         if checkpoint.if_there == "resume":
@@ -269,13 +269,13 @@ def opened(checkpoint: Checkpointing | Checkpoints | None) -> Iterator[Checkpoin
         yield None
         return
     try:
-        for path in folder.iterdir() if processes.first else ():
+        for path in folder.iterdir() if processes.is_first else ():
             if _HALF_WRITTEN.fullmatch(path.name):  # by a process that is no more
                 shutil.rmtree(path, ignore_errors=True)
-        processes.wait()
+        processes.barrier()
         yield Checkpoints(checkpoint, processes)
     finally:
-        if processes.first:
+        if processes.is_first:
             if folder.is_dir() and {path.name for path in folder.iterdir()} == {_LOCK}:
                 shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)

@@ -34,11 +34,11 @@ def loss_of_all(
     Raises:
         Diverged: on NaN or infinity on any of them, and on all of them at the same step.
     """
-    if processes.size == 1:
+    if processes.world_size == 1:
         return _value_and_slopes(loss, scored)
     if loss.pools_rows:
         value, of_pos, of_neg = _value_and_slopes(loss, _gathered(scored, processes, whole))
-        mine = processes.share(whole)
+        mine = processes.slice_of(whole)
         return value, of_pos[mine], of_neg[mine]
     pos, neg, keep, _ = scored
     rows = len(pos) if keep is None else int(keep.any(1).sum())
@@ -51,7 +51,7 @@ def loss_of_all(
             trouble = str(error)
     total, all_rows, broken = processes.sum([value * rows, rows, bool(trouble)])
     if broken:
-        told = next(text for text in processes.texts(trouble) if text)
+        told = next(text for text in processes.gather_texts(trouble) if text)
         raise Diverged(told)
     weight = rows / max(all_rows, 1)
     return total / max(all_rows, 1), of_pos * weight, of_neg * weight

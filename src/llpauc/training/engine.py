@@ -90,7 +90,7 @@ class CpuEngine:
     ) -> None:
         self.model, self.loss, self.sampler, self.processes = model, loss, sampler, processes
         self.tables: TrainingTables = model.cpu_tables(train, options, processes)
-        if processes.size > 1 and model.user_range is None:
+        if processes.world_size > 1 and model.user_range is None:
             self.tables = ReplicatedTables(self.tables, processes)
         self.variables = ScalarAdam(_rates(loss), options.adam)
         self._index = Indexer(
@@ -112,7 +112,7 @@ class CpuEngine:
         return min(threads - 1, max(1, threads // 4))
 
     def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
-        mine, whole = self.processes.share(len(users)), len(users)
+        mine, whole = self.processes.slice_of(len(users)), len(users)
         drawn = self.sampler.draw(step, users, positives, mine)
         users, positives = users[mine], positives[mine]
         index = self._index(users, positives, drawn.items)
@@ -268,7 +268,7 @@ class TorchEngine:
         return int(self.sampler.shape == "rows")  # shared ones are drawn with threads
 
     def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
-        mine, whole = self.processes.share(len(users)), len(users)
+        mine, whole = self.processes.slice_of(len(users)), len(users)
         drawn = self.sampler.draw(step, users, positives, mine)
         return Batch(step, users[mine], positives[mine], drawn, whole)
 
@@ -281,7 +281,7 @@ class TorchEngine:
         neg_scores = self.model.scores(who, neg if neg.dim() == 2 else neg[None])
         context = _context(self.loss, batch)
         self._last = (pos_scores.detach(), neg_scores.detach(), keep, context)
-        if self.processes.size > 1:
+        if self.processes.world_size > 1:
             value, of_pos, of_neg = loss_of_all(self.loss, self._last, self.processes, batch.whole)
             torch.autograd.backward([pos_scores, neg_scores], [of_pos, of_neg])
             for table in self.model.parameters():

@@ -15,7 +15,7 @@ import torch
 
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.recency import age_weights
-from llpauc.distributed import SINGLE_PROCESS, ProcessGroup, current
+from llpauc.distributed import SINGLE_PROCESS, ProcessGroup, current_process_group
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import Evaluation, evaluate
 from llpauc.evaluation.ranking import rank
@@ -49,9 +49,8 @@ def fit(
     """Train `model` in place on split.train; split.valid, where there is one, picks the epoch.
 
     The test part is never looked at. Ctrl-C (or SIGTERM) ends training after the batch under way;
-    the model then has the best weights so far. Processes that are `llpauc.distributed.joined` call
-    it
-    alike, and divide every batch among them.
+    the model then has the best weights so far. Processes inside `join_process_group` all call it
+    and divide every batch among them.
 
     Args:
         model: its parameters are changed.
@@ -94,7 +93,7 @@ def fit_stage(
     check_feasible(split.train, model.options.dimensions, options)
     check_device(options.device)
     split = without_empty_valid(split)
-    run = _Run(model, loss, split, options, stage, current())
+    run = _Run(model, loss, split, options, stage, current_process_group())
     if stage is not None and stage.found is not None:
         run.restore(stage.found)
     progress = run.progress
@@ -207,7 +206,7 @@ class _Run:
     def agree(self, stop: StopRequest) -> bool:
         """Whether any process was asked to stop; and whether the first wants to save by now."""
         kept = None if self._stage is None else self._stage.kept
-        due = self.processes.first and kept is not None and kept.due(time.perf_counter())
+        due = self.processes.is_first and kept is not None and kept.due(time.perf_counter())
         stops, dues = self.processes.sum([bool(stop), due])
         self.asked_to_stop, self._save_is_due = bool(stops), bool(dues)
         return self.asked_to_stop
@@ -308,7 +307,7 @@ def check_feasible(train: Interactions, dimensions: int, options: TrainingOption
         raise InputError("there are no training events")
     tables = (train.n_users + train.n_items) * dimensions * 4
     if options.shard:
-        tables //= current().size
+        tables //= current_process_group().world_size
     columns = options.negatives
     if SAMPLERS[options.sampler].shape == "shared":
         drawn = {"all": train.n_items, "in-batch": options.batch_size}
@@ -349,7 +348,7 @@ def available_memory() -> int | None:
 def _refresh_quantiles(
     model: Trainable, loss: SLAtKLoss, processes: ProcessGroup, k: int = 20
 ) -> None:
-    users = np.arange(model.n_users, dtype=np.int32)[processes.share(model.n_users)]
+    users = np.arange(model.n_users, dtype=np.int32)[processes.slice_of(model.n_users)]
     best = rank(model.scorer(), users, k).scores
     loss.set_quantiles(torch.from_numpy(processes.gather(best[:, -1].copy())))
 
@@ -362,13 +361,13 @@ def _check_alike(
     processes: ProcessGroup,
 ) -> None:
     """Processes that train together have one setting, the same events, and begin at one place."""
-    if processes.size == 1:
+    if processes.world_size == 1:
         return
-    processes.check_same("the settings", settings(model, loss, options))
-    processes.check_same("the events", fingerprints(split))
+    processes.check_equal("the settings", settings(model, loss, options))
+    processes.check_equal("the events", fingerprints(split))
     if model.user_range is None:
         for table in model.parameters():
-            processes.spread(table.detach().numpy())
+            processes.broadcast(table.detach().numpy())
 
 
 def _copy(model: Trainable) -> dict[str, torch.Tensor]:

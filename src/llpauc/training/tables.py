@@ -204,8 +204,8 @@ class ShardedTables(EmbeddingTables):
 
     def prepare(self, users: Indices, items: Indices) -> None:
         counts = [self._user_shards.request(users), self._item_shards.request(items)]
-        size, index = self._processes.size, self._processes.rank
-        requests = self._processes.lengths(np.concatenate(counts)).reshape(size, 2, size)
+        size, index = self._processes.world_size, self._processes.index
+        requests = self._processes.gather_counts(np.concatenate(counts)).reshape(size, 2, size)
         self._user_shards.fetch(requests[:, 0, index])
         self._item_shards.fetch(requests[:, 1, index])
 
@@ -223,7 +223,7 @@ class _ShardedTable:
     def __init__(self, table: AdamTable, n: int, processes: ProcessGroup) -> None:
         self._table, self._processes = table, processes
         self._bounds = np.array(processes.bounds(n))
-        self._first = self._bounds[processes.rank]
+        self._first = self._bounds[processes.index]
         self._slots = Slots(len(table.rows))
         self.rows: Table = table.rows[:0]
 
@@ -232,7 +232,7 @@ class _ShardedTable:
         holders = np.searchsorted(self._bounds, rows, side="right") - 1
         self._order = np.argsort(holders, kind="stable")
         self._requested = rows[self._order]
-        self._counts = np.bincount(holders, minlength=self._processes.size)
+        self._counts = np.bincount(holders, minlength=self._processes.world_size)
         return self._counts
 
     def fetch(self, incoming: npt.NDArray[np.int64]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.system.faults.ranks import kill_ranks
+from tests.system.faults.processes import kill_ranks
 
 
 @pytest.mark.parametrize("options", [(), ("--shard",)], ids=["copies", "shards"])
