@@ -24,7 +24,7 @@ from llpauc.evaluation.full_ranking import evaluate
 from llpauc.losses import make_loss
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.models.sharded import ShardedMF
-from llpauc.training import Checkpointing, TrainingOptions, fit
+from llpauc.training import CheckpointSettings, TrainingOptions, fit
 from llpauc.training.engine import TorchEngine
 from llpauc.training.samplers import make_sampler
 
@@ -88,7 +88,7 @@ def events() -> Split:
 
 def train(
     case: Case, processes: ProcessGroup, split: Split, epochs: int,
-    checkpoint: Checkpointing | None = None,
+    checkpoint: CheckpointSettings | None = None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Train; figures of every epoch and the vectors, on the first rank."""
@@ -196,7 +196,7 @@ def half(out: Path) -> None:
     """Stop some cases in the middle of their third epoch, with a checkpoint of the second."""
     processes, split = current_process_group(), events()
     for name in RESUMED:
-        kept = Checkpointing(out / name.replace(" ", "-"), 1e-9, "resume", tell=lambda line: None)
+        kept = CheckpointSettings(out / name.replace(" ", "-"), 1e-9, "resume")
         try:
             train(CASES[name], processes, split, 5, kept, stop_after=3)
         except StoppedError:
@@ -208,7 +208,7 @@ def rest(out: Path) -> None:
     processes, split = current_process_group(), events()
     results = {}
     for name in RESUMED:
-        kept = Checkpointing(out / name.replace(" ", "-"), 300.0, "resume", tell=lambda line: None)
+        kept = CheckpointSettings(out / name.replace(" ", "-"), 300.0, "resume")
         results[name] = train(CASES[name], processes, split, 5, kept)
     if processes.is_first:
         save(results, out / "resumed.npz")

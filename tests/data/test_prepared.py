@@ -33,7 +33,7 @@ from llpauc.evaluation.full_ranking import evaluate
 from llpauc.losses import LLPAUCLoss
 from llpauc.models.embedding import MF, EmbeddingOptions
 from llpauc.recommend import Recommender
-from llpauc.training import Checkpointing, TrainingOptions, fit
+from llpauc.training import CheckpointSettings, TrainingOptions, fit
 from llpauc.training.engine import CpuEngine
 from llpauc.training.order import BlockOrder, epoch_order
 
@@ -545,7 +545,6 @@ def test_training_learns_as_well_as_in_memory(taste):
     assert abs(values[0] - values[1]) < 0.05
 
 
-@pytest.mark.filterwarnings("ignore:going on from")
 def test_training_resumes_bit_for_bit_in_the_middle_of_an_epoch(taste, tmp_path, monkeypatch):
     folder, _ = taste
     whole, _ = trained(open_prepared(folder))
@@ -561,11 +560,11 @@ def test_training_resumes_bit_for_bit_in_the_middle_of_an_epoch(taste, tmp_path,
     kept = tmp_path / "kept"
     with monkeypatch.context() as patch:
         patch.setattr(CpuEngine, "step", stopping)
-        _, history = trained(open_prepared(folder), checkpoint=Checkpointing(kept))
+        _, history = trained(open_prepared(folder), checkpoint=CheckpointSettings(kept))
     assert history.stopped == "interrupted"
     assert history.epochs[-1].examples < len(open_prepared(folder).train)
     resumed, history = trained(
-        open_prepared(folder), checkpoint=Checkpointing(kept, if_there="resume")
+        open_prepared(folder), checkpoint=CheckpointSettings(kept, if_exists="resume")
     )
     assert len(history.epochs) == OPTIONS.epochs
     for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):

@@ -29,8 +29,8 @@ from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.recommend import Recommender
 from llpauc.storage import run_folder
 from llpauc.storage.atomic import temporary_folder
-from llpauc.training import Checkpointing, Diverged, TrainingOptions, fit
-from llpauc.training.checkpoint import Snapshot, opened
+from llpauc.training import CheckpointSettings, Diverged, TrainingOptions, fit, open_checkpoints
+from llpauc.training.checkpoint import Checkpoint
 from llpauc.training.engine import CpuEngine
 from tests.datasets import ROOT, mounted, random_split
 from tests.system.faults.runs import cpu_seconds, fingerprint, start, wait_for, words, write_events
@@ -151,7 +151,7 @@ def test_a_signal_is_obeyed_in_five_seconds_and_resumed_from_to_the_same_bits(
     assert process.returncode == code, said
     assert len(list((tmp_path / "run.checkpoint").glob("0*"))) == 1
     assert main(words(events, out, *more, "--resume")) == 0
-    assert "going on from" in capfd.readouterr().err
+    assert "resuming from" in capfd.readouterr().err
     assert main(words(events, tmp_path / "whole", *more)) == 0
     assert fingerprint(out) == fingerprint(tmp_path / "whole")
     assert sorted(os.listdir(tmp_path)) == ["events.csv", "run", "whole"]
@@ -187,27 +187,26 @@ def test_training_onto_a_full_disk_keeps_the_run_that_is_there(tmp_path, capfd):
         assert os.listdir(disk) == ["run"]
 
 
-def test_checkpoints_onto_a_full_and_then_a_read_only_disk(tmp_path):
-    """The one before stays whole, nothing half-written is left, and it is told once each."""
+def test_checkpoint_save_on_a_full_and_then_a_read_only_disk(tmp_path, log_messages):
+    """The previous checkpoint stays complete, no temporary file is left, one message each."""
     small, large = ({"w": {"x": np.ones(n, np.float32)}} for n in (50_000, 400_000))
     with mounted(tmp_path / "disk") as disk:
-        told: list[str] = []
-        with opened(Checkpointing(disk / "c", tell=told.append)) as kept:
-            assert kept.save(Snapshot(small, {"n": 1}))
+        with open_checkpoints(CheckpointSettings(disk / "c")) as folder:
+            assert folder.save(Checkpoint(small, {"n": 1}))
             for _ in range(2):
-                assert not kept.save(Snapshot(large))
+                assert not folder.save(Checkpoint(large))
                 assert sorted(os.listdir(disk / "c")) == ["000001", "lock"]
-            assert kept.save(Snapshot(small, {"n": 2}))
-        assert len(told) == 1
-        assert "No space left on device" in told[0]
+            assert folder.save(Checkpoint(small, {"n": 2}))
+        assert len(log_messages) == 1
+        assert "No space left on device" in log_messages[0]
         remount(disk, "ro")
-        with opened(Checkpointing(disk / "c", tell=told.append)) as kept:
-            assert kept is None
-        assert "Read-only file system" in told[1]
-        assert "training goes on without" in told[1]
+        with open_checkpoints(CheckpointSettings(disk / "c")) as folder:
+            assert folder is None
+        assert "Read-only file system" in log_messages[1]
+        assert "training continues without" in log_messages[1]
         with (
-            pytest.raises(InputError, match=r"cannot go on from .*Read-only file system"),
-            opened(Checkpointing(disk / "c", if_there="resume")),
+            pytest.raises(InputError, match=r"cannot resume from .*Read-only file system"),
+            open_checkpoints(CheckpointSettings(disk / "c", if_exists="resume")),
         ):
             pass
         found = [run_folder.load(disk / "c" / name).meta["n"] for name in ("000001", "000002")]
@@ -247,10 +246,9 @@ def trained(loss, folder, *, model="mf", **options):
     wanted = TrainingOptions(
         **{"epochs": 3, "batch_size": 32, "negatives": 7, "lr": 0.02, **options}
     )
-    told: list[str] = []
-    with opened(Checkpointing(folder, every=1e-9, tell=told.append)) as kept:
+    with open_checkpoints(CheckpointSettings(folder, every=1e-9)) as checkpoints:
         try:
-            return made, fit(made, loss, SPLIT, wanted, checkpoint=kept), None
+            return made, fit(made, loss, SPLIT, wanted, checkpoint=checkpoints), None
         except Diverged as error:
             return made, None, str(error)
 

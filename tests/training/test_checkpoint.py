@@ -1,4 +1,4 @@
-"""Checkpoints: a training that was broken off and one that was not end in the same bits."""
+"""Checkpoints: an interrupted and resumed training gives the same bits as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import random
 import resource
 import shutil
 import signal
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from llpauc.cli import main
+from llpauc.data.fingerprint import fingerprint as data_fingerprint
 from llpauc.errors import InputError
 from llpauc.losses import make_loss
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.recommend import Recommender
-from llpauc.training import Checkpointing, Diverged, TrainingOptions, fit
-from llpauc.training.checkpoint import Snapshot, fingerprints, opened
+from llpauc.training import CheckpointSettings, Diverged, TrainingOptions, fit, open_checkpoints
+from llpauc.training.checkpoint import Checkpoint
 from llpauc.training.engine import CpuEngine, TorchEngine
 from tests.datasets import random_split
 from tests.system.faults.runs import FaultPoint, fingerprint, start, wait_for, words, write_events
@@ -63,7 +65,7 @@ def without_times(history):
 
 
 def outcome(model, loss, history):
-    """All that must not differ; bytes, so that -0.0 and 0.0 do."""
+    """Everything that must be equal; bytes, so that -0.0 and 0.0 differ."""
     tensors = {**dict(model.named_parameters()), **loss.state_dict()}
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -83,19 +85,27 @@ def stop_at(monkeypatch, step, engine=CpuEngine, number=lambda batch: batch.step
     monkeypatch.setattr(engine, "step", stepping)
 
 
-def broken_off(case, folder, steps, monkeypatch):
-    """Trained with a stop in each of these steps, and a fresh model and loss after each."""
+def interrupted_and_resumed(case, folder, steps, monkeypatch):
+    """Train with a stop in each of these steps, and a new model and loss after each."""
     engine = CpuEngine if case.fit.get("device", "cpu") == "cpu" else TorchEngine
     for step in steps:
         with monkeypatch.context() as patch:
             stop_at(patch, step, engine)
-            history = case.train(quiet(folder, if_there="resume"))[2]
+            history = case.train(CheckpointSettings(folder, if_exists="resume"))[2]
         assert (history.stopped, history.signal) == ("interrupted", signal.SIGTERM)
-    return case.train(quiet(folder, if_there="resume"))
+    return case.train(CheckpointSettings(folder, if_exists="resume"))
 
 
-def quiet(folder, **options):
-    return Checkpointing(folder, **{"tell": lambda line: None, **options})
+class Abandoned(Exception):
+    pass
+
+
+@contextmanager
+def abandoned(settings):
+    """Open a checkpoint folder and leave it as kill -9 would: nothing is removed."""
+    with suppress(Abandoned), open_checkpoints(settings) as folder:
+        yield folder
+        raise Abandoned
 
 
 CASES = {
@@ -125,49 +135,53 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_broken_off_and_resumed_is_bit_for_bit_the_unbroken_training(name, tmp_path, monkeypatch):
+def test_fit_interrupted_and_resumed_gives_the_same_bits(name, tmp_path, monkeypatch):
     """In the first step, in mid-epoch, twice in one epoch, in the last batch of an epoch, and in
     the first of the next."""
     case = CASES[name]
     steps = (1, PER_EPOCH // 2, PER_EPOCH // 2 + 2, PER_EPOCH, PER_EPOCH + 1, 2 * PER_EPOCH + 3)
-    unbroken = outcome(*case.train())
-    assert outcome(*broken_off(case, tmp_path / "c", steps, monkeypatch)) == unbroken
+    uninterrupted = outcome(*case.train())
+    assert (
+        outcome(*interrupted_and_resumed(case, tmp_path / "c", steps, monkeypatch)) == uninterrupted
+    )
     assert not (tmp_path / "c").exists()  # training is over
 
 
-def test_the_best_weights_and_the_patience_spent_are_kept(tmp_path, monkeypatch):
+def test_fit_resumed_keeps_best_weights_and_patience(tmp_path, monkeypatch):
     case = Case(fit={"epochs": 60, "lr": 0.05, "patience": 3})
-    unbroken = case.train()
-    best = unbroken[2].best_epoch
-    assert unbroken[2].stopped == "patience"  # so the best weights are not the last ones
+    uninterrupted = case.train()
+    best = uninterrupted[2].best_epoch
+    assert uninterrupted[2].stopped == "patience"  # so the best weights are not the last ones
     steps = [(best + after) * PER_EPOCH + 2 for after in (0, 1)]
-    found = broken_off(case, tmp_path / "c", steps, monkeypatch)
-    assert outcome(*found) == outcome(*unbroken)
+    resumed = interrupted_and_resumed(case, tmp_path / "c", steps, monkeypatch)
+    assert outcome(*resumed) == outcome(*uninterrupted)
 
 
-def test_checkpoints_by_the_clock_change_nothing_and_the_last_of_them_leads_on(tmp_path):
-    """One after every batch. The training is not stopped but abandoned, as kill -9 does it."""
+def test_fit_resumes_after_a_kill_from_timed_checkpoints(tmp_path):
+    """A checkpoint after every batch; the folder is left as kill -9 would."""
     case = Case(fit={"epochs": 2})
-    unbroken = outcome(*case.train())
-    with opened(quiet(tmp_path / "c", every=1e-9)) as kept:
-        assert outcome(*case.train(kept)) == unbroken
+    uninterrupted = outcome(*case.train())
+    with abandoned(CheckpointSettings(tmp_path / "c", every=1e-9)) as folder:
+        assert outcome(*case.train(folder)) == uninterrupted
         there = sorted(path.name for path in (tmp_path / "c").iterdir())
     assert there == [f"{PER_EPOCH * 2 + 1:06d}", f"{PER_EPOCH * 2 + 2:06d}", "lock"]
     for _ in range(2):  # from the end, and from the last batch
-        assert outcome(*case.train(opened_again(tmp_path / "c", tmp_path / "copy"))) == unbroken
+        assert (
+            outcome(*case.train(opened_again(tmp_path / "c", tmp_path / "copy"))) == uninterrupted
+        )
         shutil.rmtree(tmp_path / "c" / there[1], ignore_errors=True)
 
 
 def opened_again(folder, copy):
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy)
-    return quiet(copy, if_there="resume")
+    return CheckpointSettings(copy, if_exists="resume")
 
 
-def test_rows_that_lag_behind_are_written_as_they_are(tmp_path, monkeypatch):
-    """Indices do lag, and to bring them up to date at a checkpoint would end in other bits."""
+def test_checkpoint_stores_rows_without_settling_them(tmp_path, monkeypatch):
+    """Settling rows at a checkpoint would change the bits of the result."""
     case = CASES["mf-llpauc"]
-    unbroken = outcome(*case.train())
+    uninterrupted = outcome(*case.train())
 
     def settled(self):
         self.settle()
@@ -175,12 +189,14 @@ def test_rows_that_lag_behind_are_written_as_they_are(tmp_path, monkeypatch):
 
     state = CpuEngine.state
     monkeypatch.setattr(CpuEngine, "state", settled)
-    assert outcome(*broken_off(case, tmp_path / "c", (5,), monkeypatch)) != unbroken
+    assert (
+        outcome(*interrupted_and_resumed(case, tmp_path / "c", (5,), monkeypatch)) != uninterrupted
+    )
 
 
-def test_a_signal_during_validation_keeps_the_validated_epoch(tmp_path, monkeypatch):
+def test_fit_signal_during_validation_keeps_the_validated_epoch(tmp_path, monkeypatch):
     case = Case(fit={"epochs": 4})
-    unbroken = outcome(*case.train())
+    uninterrupted = outcome(*case.train())
     original = fit.__globals__["validate"]
 
     def validate(*arguments):
@@ -190,38 +206,41 @@ def test_a_signal_during_validation_keeps_the_validated_epoch(tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setitem(fit.__globals__, "validate", validate)
         for epoch in (1, 2):
-            history = case.train(quiet(tmp_path / "c", if_there="resume"))[2]
+            history = case.train(CheckpointSettings(tmp_path / "c", if_exists="resume"))[2]
             assert (history.signal, len(history.epochs)) == (signal.SIGINT, epoch)
             assert history.epochs[-1].valid
-    assert outcome(*case.train(quiet(tmp_path / "c", if_there="resume"))) == unbroken
+    assert (
+        outcome(*case.train(CheckpointSettings(tmp_path / "c", if_exists="resume")))
+        == uninterrupted
+    )
 
 
 @pytest.mark.parametrize("model", ["mf", "lightgcn"])
-def test_a_refit_goes_on_in_whichever_training_it_was(model, tmp_path, monkeypatch):
+def test_recommender_refit_resumes_in_either_stage(model, tmp_path, monkeypatch):
     def train(checkpoint=None):
-        heard = []
+        epochs_seen = []
         made = Recommender(
             model=model, refit=True, dimensions=6, epochs=3, batch_size=BATCH, negatives=7, lr=0.02
-        ).fit(SPLIT, checkpoint=checkpoint, on_epoch=heard.append)
-        assert tuple(heard) == made.history.epochs
+        ).fit(SPLIT, checkpoint=checkpoint, on_epoch=epochs_seen.append)
+        assert tuple(epochs_seen) == made.history.epochs
         vectors = b"".join(table.tobytes() for table in made.fitted.tensors().values())
         return hashlib.sha256(vectors).hexdigest(), without_times(made.history), made.history
 
-    unbroken = train()
+    uninterrupted = train()
     in_the_first = PER_EPOCH + 2
     for step, epochs in ((in_the_first, 2), (3 * PER_EPOCH - in_the_first + 5, 4)):
         with monkeypatch.context() as patch:
             steps = itertools.count(1)  # of this process, in both trainings
             stop_at(patch, step, number=lambda batch, steps=steps: next(steps))
-            history = train(quiet(tmp_path / "c", if_there="resume"))[2]
+            history = train(CheckpointSettings(tmp_path / "c", if_exists="resume"))[2]
         assert (history.signal, len(history.epochs)) == (signal.SIGTERM, epochs)
-    assert train(quiet(tmp_path / "c", if_there="resume"))[:2] == unbroken[:2]
+    assert train(CheckpointSettings(tmp_path / "c", if_exists="resume"))[:2] == uninterrupted[:2]
 
 
 SHORT = Case(fit={"epochs": 1})
 
 
-# --- what is there already ------------------------------------------------------------------------
+# --- existing checkpoints -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -229,10 +248,10 @@ def two_checkpoints(tmp_path_factory):
     """A folder with two checkpoints of SHORT, and one of another training."""
     folders = []
     for case, name in ((SHORT, "c"), (Case(loss="bpr", fit={"epochs": 1}), "other")):
-        folder = tmp_path_factory.mktemp("checkpoints") / name
-        with opened(quiet(folder, every=1e-9)) as kept:
-            case.train(kept)
-        folders.append(folder)
+        path = tmp_path_factory.mktemp("checkpoints") / name
+        with abandoned(CheckpointSettings(path, every=1e-9)) as folder:
+            case.train(folder)
+        folders.append(path)
     return folders
 
 
@@ -242,64 +261,80 @@ def there(two_checkpoints, tmp_path):
     return tmp_path / "c"
 
 
-def test_one_that_is_there_is_neither_resumed_nor_replaced_unasked(there):
+def test_load_newest_refuses_an_existing_checkpoint_by_default(there):
     with pytest.raises(
-        InputError, match=r"this very training \(training, epoch 2, .*--resume.*--re"
+        InputError, match=r"checkpoint of this training \(training, epoch 2, .*--resume.*--re"
     ):
-        SHORT.train(quiet(there))
-    assert outcome(*SHORT.train(quiet(there, if_there="restart"))) == outcome(*SHORT.train())
+        SHORT.train(CheckpointSettings(there))
+    assert outcome(*SHORT.train(CheckpointSettings(there, if_exists="restart"))) == outcome(
+        *SHORT.train()
+    )
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "message"),
     [
         (
             Case(fit={"epochs": 1, "lr": 0.01}),
-            r"another training: lr is 0.02 there and 0.01 here; give what",
+            r"another training: lr was 0.02, is 0.01; use the same settings",
         ),
-        (Case(loss="bpr", fit={"epochs": 1}), r"loss is 'LLPAUCLoss' there and 'BPRLoss' here"),
+        (Case(loss="bpr", fit={"epochs": 1}), r"loss was 'LLPAUCLoss', is 'BPRLoss'"),
         (
             dataclasses.replace(SHORT, split=random_split(22, 60, 300, 500)),
-            r"the training and validation events are oth",
+            r"the training and validation events differ",
         ),
         (
             dataclasses.replace(SHORT, split=dataclasses.replace(SPLIT, valid=None)),
-            r"the validation events are others",
+            r"the validation events differ",
         ),
     ],
 )
-@pytest.mark.parametrize("if_there", ["resume", "refuse"])
-def test_one_of_another_training_is_refused_by_what_differs(there, case, said, if_there):
-    with pytest.raises(InputError, match=said) as refused:
-        case.train(quiet(there, if_there=if_there))
+@pytest.mark.parametrize("if_exists", ["resume", "refuse"])
+def test_load_newest_of_another_training_names_the_difference(there, case, message, if_exists):
+    with pytest.raises(InputError, match=message) as refused:
+        case.train(CheckpointSettings(there, if_exists=if_exists))
     assert "\n" not in str(refused.value)
     assert "--restart" in str(refused.value)
 
 
-def test_the_same_events_of_other_people_are_other_events():
+def test_fingerprint_depends_on_ids_and_parts():
     ids = dataclasses.replace(SPLIT.train.user_ids, text=SPLIT.train.item_ids.text)
-    assert fingerprints(SPLIT) == fingerprints(random_split(21, 60, 300, 500))
+    same = random_split(21, 60, 300, 500)
+    assert data_fingerprint(SPLIT.train, SPLIT.valid) == data_fingerprint(same.train, same.valid)
     train = SPLIT.train.take(np.flatnonzero(SPLIT.train.users < len(ids)))
     other = dataclasses.replace(train, user_ids=ids)
-    split = dataclasses.replace(SPLIT, train=train, valid=None, test=None)
-    renamed = dataclasses.replace(split, train=other)
-    assert fingerprints(split) != fingerprints(renamed)
+    assert data_fingerprint(train) != data_fingerprint(other)
+    assert data_fingerprint(train, None, train) != data_fingerprint(train, train)
 
 
-def test_to_resume_where_there_is_nothing_is_to_begin(tmp_path):
-    told = []
-    unbroken = outcome(*SHORT.train())
-    found = SHORT.train(quiet(tmp_path / "c", if_there="resume", tell=told.append))
-    assert outcome(*found) == unbroken
-    assert told == [f"no checkpoint in {tmp_path / 'c'}: training begins at the beginning"]
+def test_load_newest_resume_without_checkpoint_starts_from_the_beginning(tmp_path, log_messages):
+    uninterrupted = outcome(*SHORT.train())
+    resumed = SHORT.train(CheckpointSettings(tmp_path / "c", if_exists="resume"))
+    assert outcome(*resumed) == uninterrupted
+    assert log_messages == [
+        f"no checkpoint in {tmp_path / 'c'}: training starts from the beginning"
+    ]
 
 
-def test_a_folder_in_use_is_refused_and_free_again_after(tmp_path):
+def test_open_checkpoints_refuses_a_folder_in_use(tmp_path):
     refused = pytest.raises(InputError, match="in use by another training")
-    with opened(quiet(tmp_path / "c")), refused:
-        SHORT.train(quiet(tmp_path / "c"))
-    SHORT.train(quiet(tmp_path / "c"))
+    with open_checkpoints(CheckpointSettings(tmp_path / "c")), refused:
+        SHORT.train(CheckpointSettings(tmp_path / "c"))
+    SHORT.train(CheckpointSettings(tmp_path / "c"))
     assert not (tmp_path / "c").exists()
+
+
+def test_open_checkpoints_removes_a_finished_folder_where_it_was_opened(tmp_path):
+    with open_checkpoints(CheckpointSettings(tmp_path / "c", every=1e-9)) as folder:
+        SHORT.train(folder)
+        assert folder.newest.is_dir()
+    assert not (tmp_path / "c").exists()
+    with abandoned(CheckpointSettings(tmp_path / "c", every=1e-9)) as folder:  # saving failed
+        SHORT.train(folder)
+    assert folder.newest.is_dir()
+    with open_checkpoints(CheckpointSettings(tmp_path / "c", if_exists="resume")) as folder:
+        pass  # no training has finished
+    assert (tmp_path / "c").is_dir()
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -315,84 +350,92 @@ def flip(path, bit):
     path.write_bytes(data)
 
 
-def truncate(share):
-    return lambda path, other: os.truncate(path, int(path.stat().st_size * share))
+def truncate(fraction):
+    return lambda path, other: os.truncate(path, int(path.stat().st_size * fraction))
 
 
 DAMAGE = {
-    **{f"truncated to {share:.0%}": truncate(share) for share in (0, 0.01, 0.5, 0.99)},
+    **{f"truncated to {part:.0%}": truncate(part) for part in (0, 0.01, 0.5, 0.99)},
     "deleted": lambda path, other: path.unlink(),
-    "another's": lambda path, other: shutil.copy(other / path.name, path),
+    "of another training": lambda path, other: shutil.copy(other / path.name, path),
 }
 
 
-def find(folder):
-    """What a resume would go on from, and what is told on the way."""
-    told = []
-    with opened(Checkpointing(folder, if_there="resume", tell=told.append)) as kept:
-        model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=6), 5)
-        settings = fit.__globals__["settings"](model, make_loss("bpr"), TrainingOptions())
-        kept._check_same = lambda theirs: None
-        return kept.find(settings, SPLIT), told
+@pytest.fixture
+def load_newest(log_messages):
+    """Load the newest checkpoint of a folder; returns it and the messages logged meanwhile."""
+
+    def load(path):
+        log_messages.clear()
+        with open_checkpoints(CheckpointSettings(path, if_exists="resume")) as folder:
+            folder._check_same_training = lambda saved: None
+            return folder.load_newest({}, SPLIT), list(log_messages)
+
+    return load
 
 
 FILES = ("manifest.json", "meta.json", "tensors.safetensors")
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_file_is_named_and_the_checkpoint_before_is_used(how, there, two_checkpoints):
-    whole = find(there)[0]
+def test_load_newest_names_a_damaged_file_and_uses_the_previous_checkpoint(
+    how, there, two_checkpoints, load_newest
+):
+    whole = load_newest(there)[0]
     last, other = newest(there), newest(two_checkpoints[1])
     before = there / f"{int(last.name) - 1:06d}"
     for name in FILES:
-        kept = (last / name).read_bytes()
+        data = (last / name).read_bytes()
         DAMAGE[how](last / name, other)
-        found, told = find(there)
-        assert found.meta["progress"]["step"] <= whole.meta["progress"]["step"]
-        assert len(told) == 2, told
-        if name != "manifest.json" or how != "another's":  # that one does not fit the others
-            assert str(last / name) in told[0] or str(last) in told[0]
-        assert f"the checkpoint before it is whole: {before}" in told[0]
-        assert f"going on from {before}" in told[1]
-        (last / name).write_bytes(kept)
-    assert find(there)[1] == [f"going on from {last}: training, epoch 2, step {PER_EPOCH}"]
+        loaded, messages = load_newest(there)
+        assert loaded.meta["progress"]["step"] <= whole.meta["progress"]["step"]
+        assert len(messages) == 2, messages
+        if (
+            name != "manifest.json" or how != "of another training"
+        ):  # that one does not fit the others
+            assert str(last / name) in messages[0] or str(last) in messages[0]
+        assert f"the previous checkpoint is complete: {before}" in messages[0]
+        assert f"resuming from {before}" in messages[1]
+        (last / name).write_bytes(data)
+    assert load_newest(there)[1] == [f"resuming from {last}: training, epoch 2, step {PER_EPOCH}"]
 
 
-def test_every_flipped_bit_is_found(there):
-    """Files in proportion to their bytes, but each of them at least now and then."""
+def test_load_newest_detects_every_flipped_bit(there, load_newest):
+    """200 flips, spread evenly over the files."""
     rng, last = random.Random(5), newest(there)
     for place in range(200):
         path = last / FILES[place % len(FILES)]
         bit = rng.randrange(8 * path.stat().st_size)
         flip(path, bit)
-        told = find(there)[1]
-        assert "the checkpoint before it is whole" in told[0], (path, bit)
+        messages = load_newest(there)[1]
+        assert "the previous checkpoint is complete" in messages[0], (path, bit)
         flip(path, bit)
 
 
-def test_the_one_resumed_from_outlives_a_damaged_one(there):
-    """Keeping the newest two by number would keep the damaged one and drop the good one."""
+def test_save_keeps_the_checkpoint_resumed_from_not_a_damaged_newer_one(there):
+    """The newest two by number would be the damaged one and the next."""
     last = newest(there)
     (last / "meta.json").unlink()
     before = there / f"{int(last.name) - 1:06d}"
-    with opened(quiet(there, if_there="resume", every=1e-9)) as kept:
-        found = SHORT.train(kept)
+    with abandoned(CheckpointSettings(there, if_exists="resume", every=1e-9)) as folder:
+        resumed = SHORT.train(folder)
         names = {path.name for path in there.iterdir()}
-    assert outcome(*found) == outcome(*SHORT.train())
+    assert outcome(*resumed) == outcome(*SHORT.train())
     assert names == {"lock", before.name, f"{int(last.name) + 1:06d}"}
 
 
-def test_where_all_are_damaged_nothing_is_loaded(there):
+def test_load_newest_refuses_if_all_checkpoints_are_damaged(there):
     for path in there.glob("*/tensors.safetensors"):
         flip(path, 8 * 1000)
     with pytest.raises(InputError, match=r"tensors.safetensors.*SHA-256.*--restart") as refused:
-        SHORT.train(quiet(there, if_there="resume"))
+        SHORT.train(CheckpointSettings(there, if_exists="resume"))
     assert "\n" not in str(refused.value)
-    assert outcome(*SHORT.train(quiet(there, if_there="restart"))) == outcome(*SHORT.train())
+    assert outcome(*SHORT.train(CheckpointSettings(there, if_exists="restart"))) == outcome(
+        *SHORT.train()
+    )
 
 
-def test_a_checkpoint_that_does_not_fit_is_refused(there):
-    """Sound files of another shape: only by somebody's hand."""
+def test_fit_refuses_a_checkpoint_of_other_shapes(there):
     from llpauc.storage import run_folder
 
     last = newest(there)
@@ -400,17 +443,16 @@ def test_a_checkpoint_that_does_not_fit_is_refused(there):
     tensors = {name: array[:1] if array.ndim else array for name, array in held.tensors.items()}
     run_folder.save(dataclasses.replace(held, tensors=tensors), last)
     with pytest.raises(InputError, match="does not fit this training: "):
-        SHORT.train(quiet(there, if_there="resume"))
+        SHORT.train(CheckpointSettings(there, if_exists="resume"))
 
 
-# --- trouble --------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
-def test_what_diverges_leaves_a_checkpoint_of_finite_values(tmp_path):
-    told = []
-    wanted = Checkpointing(tmp_path / "c", every=1e-9, tell=told.append)
-    with opened(wanted) as kept, pytest.raises(Diverged):
-        Case(loss="bpr", fit={"lr": 1e30}).train(kept)
+def test_fit_diverged_leaves_checkpoints_of_finite_values(tmp_path):
+    settings = CheckpointSettings(tmp_path / "c", every=1e-9)
+    with abandoned(settings) as folder, pytest.raises(Diverged):
+        Case(loss="bpr", fit={"lr": 1e30}).train(folder)
     there = sorted((tmp_path / "c").glob("*/tensors.safetensors"))
     assert there
     for path in there:
@@ -418,57 +460,56 @@ def test_what_diverges_leaves_a_checkpoint_of_finite_values(tmp_path):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_not_written(value, tmp_path):
-    told = []
-    with opened(Checkpointing(tmp_path / "c", tell=told.append)) as kept:
-        assert kept.save(Snapshot({"weights": {"w": np.ones(3, np.float32)}}))
+def test_save_refuses_values_that_are_not_finite(value, tmp_path, log_messages):
+    with abandoned(CheckpointSettings(tmp_path / "c")) as folder:
+        assert folder.save(Checkpoint({"weights": {"w": np.ones(3, np.float32)}}))
         for _ in range(2):
             broken = np.array([1, value, 2], np.float32)
-            assert not kept.save(Snapshot({"weights": {"w": broken}}))
+            assert not folder.save(Checkpoint({"weights": {"w": broken}}))
     assert [path.name for path in (tmp_path / "c").glob("0*")] == ["000001"]
     last = tmp_path / "c" / "000001"
-    said = "no checkpoint written (w of weights is not finite); training goes on, the last one is"
-    assert told == [f"{said} {last}"]
+    message = "no checkpoint written (weights/w is not finite); training continues, the last one is"
+    assert log_messages == [f"{message} {last}"]
 
 
-def test_a_full_disk_costs_the_checkpoint_and_not_the_training(tmp_path):
+def test_save_on_a_full_disk_does_not_stop_training(tmp_path, log_messages):
     """RLIMIT_FSIZE stands for the disk: writing ends in the middle of a file."""
-    told = []
-    unbroken = outcome(*SHORT.train())
+    uninterrupted = outcome(*SHORT.train())
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with opened(Checkpointing(tmp_path / "c", every=1e-9, tell=told.append)) as kept:
-        SHORT.train(kept)
+    with abandoned(CheckpointSettings(tmp_path / "c", every=1e-9)) as folder:
+        SHORT.train(folder)
         there = sorted(path.name for path in (tmp_path / "c").iterdir())
-    wanted = Checkpointing(tmp_path / "c", every=1e-9, if_there="resume", tell=told.append)
+    settings = CheckpointSettings(tmp_path / "c", every=1e-9, if_exists="resume")
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        with opened(dataclasses.replace(wanted, if_there="restart", folder=tmp_path / "d")) as kept:
-            assert outcome(*SHORT.train(kept)) == unbroken
-        with opened(wanted) as kept:
-            found = SHORT.train(kept)
+        with abandoned(CheckpointSettings(tmp_path / "d", every=1e-9)) as folder:
+            assert outcome(*SHORT.train(folder)) == uninterrupted
+        with abandoned(settings) as folder:
+            resumed = SHORT.train(folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert outcome(*found) == outcome(*SHORT.train())
-    assert [line for line in told if "no checkpoint written" in line] == told[:1]
-    assert "File too large" in told[0]
-    assert "training goes on, there is none so far" in told[0]
+    assert outcome(*resumed) == outcome(*SHORT.train())
+    assert [line for line in log_messages if "no checkpoint written" in line] == log_messages[:1]
+    assert "File too large" in log_messages[0]
+    assert "training continues, there is none so far" in log_messages[0]
     assert not (tmp_path / "d").exists()
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == there  # nothing half-written
 
 
-def test_a_folder_that_cannot_be_made_costs_the_checkpoints_and_not_the_training(tmp_path):
+def test_open_checkpoints_folder_that_cannot_be_created_does_not_stop_training(
+    tmp_path, log_messages
+):
     (tmp_path / "loop").symlink_to("loop")  # root may write anywhere, but not here
-    told = []
-    found = SHORT.train(Checkpointing(tmp_path / "loop" / "c", tell=told.append))
-    assert outcome(*found) == outcome(*SHORT.train())
-    assert len(told) == 1
-    assert "training goes on without" in told[0]
+    resumed = SHORT.train(CheckpointSettings(tmp_path / "loop" / "c"))
+    assert outcome(*resumed) == outcome(*SHORT.train())
+    assert len(log_messages) == 1
+    assert "training continues without" in log_messages[0]
 
 
-@pytest.mark.parametrize("options", [{"every": -1.0}, {"every": float("nan")}, {"if_there": "go"}])
-def test_bad_options(options, tmp_path):
+@pytest.mark.parametrize("options", [{"every": -1.0}, {"every": float("nan")}, {"if_exists": "go"}])
+def test_checkpoint_settings_out_of_range_are_refused(options, tmp_path):
     with pytest.raises(InputError):
-        Checkpointing(tmp_path, **options)
+        CheckpointSettings(tmp_path, **options)
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -476,7 +517,7 @@ def test_bad_options(options, tmp_path):
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
-    """Events, and what an unbroken training makes of them."""
+    """Events, and the result of an uninterrupted training."""
     folder = tmp_path_factory.mktemp("training")
     events = write_events(folder / "events.csv")
     assert main(words(events, folder / "whole", *MORE)) == 0
@@ -503,7 +544,7 @@ def resumed(training, out, *more):
     ],
     ids=str,
 )
-def test_killed_at_a_fault_point_it_goes_on_to_the_same_bits(point, training, tmp_path, capfd):
+def test_train_killed_at_a_fault_point_resumes_to_the_same_bits(point, training, tmp_path, capfd):
     out = tmp_path / "run"
     with start(words(training[0], out, *MORE), point) as process:
         process.communicate()
@@ -514,27 +555,27 @@ def test_killed_at_a_fault_point_it_goes_on_to_the_same_bits(point, training, tm
     assert "--resume" in refused
     assert "--restart" in refused
     assert resumed(training, out, *MORE) == training[1]
-    assert f"going on from {out}.checkpoint/0000" in capfd.readouterr().err
+    assert f"resuming from {out}.checkpoint/0000" in capfd.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_a_run_a_checkpoint_and_the_way_on(number, code, training, tmp_path, capfd):
-    """Without checkpoints by the clock: the one of the very step is all there is."""
+def test_train_signal_saves_a_run_and_a_checkpoint(number, code, training, tmp_path, capfd):
+    """Without timed checkpoints: the only one is of the interrupted step."""
     out, more = tmp_path / "run", ("--epochs", "4000", "--checkpoint-every", "0")
     with start(words(training[0], out, *more)) as process:
         wait_for(process, "epoch   2")
         assert main(words(training[0], out, *more)) == 2  # while the other is at work
         assert "in use by another training" in capfd.readouterr().err
         process.send_signal(number)
-        said = process.communicate(timeout=60)[1]
+        err = process.communicate(timeout=60)[1]
     assert process.returncode == code
-    assert "to go on" in said
-    assert "with --resume" in said
-    assert "Traceback" not in said
+    assert "to continue" in err
+    assert "with --resume" in err
+    assert "Traceback" not in err
     Recommender.load(out)  # the best weights so far
-    with opened(quiet(f"{out}.checkpoint", if_there="resume")) as kept:
-        (path,) = kept.folder.glob("0*")
+    with open_checkpoints(CheckpointSettings(f"{out}.checkpoint", if_exists="resume")) as folder:
+        (path,) = folder.path.glob("0*")
         step = read_step(path)
     last = json.loads((out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert -(-last["examples"] // 32) == step - (last["number"] - 1) * -(-648 // 32)
@@ -545,18 +586,18 @@ def read_step(path):
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--checkpoint-every", "5"], "--checkpoint-every wants a time such as 30s, 5m or 2h"),
         (["--resume", "--restart"], "give one of them"),
     ],
 )
-def test_options_that_make_no_sense(more, said, tmp_path, capfd):
+def test_train_checkpoint_options_that_conflict_are_refused(more, message, tmp_path, capfd):
     assert main(["train", "nothing.csv", "--out", str(tmp_path / "run"), *more]) == 2
-    assert said in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
-def test_begun_anew_from_the_command_line(training, tmp_path, monkeypatch, capfd):
+def test_train_restart_deletes_the_checkpoint(training, tmp_path, monkeypatch, capfd):
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         stop_at(patch, 30)
@@ -564,7 +605,7 @@ def test_begun_anew_from_the_command_line(training, tmp_path, monkeypatch, capfd
             main(words(training[0], out, *MORE))
     assert ended.value.code == 143
     assert main(words(training[0], out, *MORE, "--lr", "0.5", "--resume")) == 2
-    assert "lr is 0.001 there and 0.5 here" in capfd.readouterr().err
+    assert "lr was 0.001, is 0.5" in capfd.readouterr().err
     assert main(words(training[0], out, *MORE, "--restart")) == 0
     assert fingerprint(out) == training[1]
     assert not (tmp_path / "run.checkpoint").exists()

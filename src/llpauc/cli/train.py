@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llpauc.data.interactions import Split
     from llpauc.distributed import ProcessGroup
     from llpauc.recommend import Recommender
-    from llpauc.training import Checkpointing, Epoch
+    from llpauc.training import CheckpointSettings, Epoch
 
 
 def train(
@@ -94,7 +94,7 @@ class _Work:
     split: Split
     metrics: list[str]
     places: dict[str, str]
-    checkpoint: Checkpointing
+    checkpoint: CheckpointSettings
 
 
 def _plan(
@@ -156,17 +156,16 @@ def _recommender(given: dict[str, Any], seed: int) -> Recommender:
 def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup) -> None:
     from llpauc.models.registry import MODELS
     from llpauc.storage.manifest import MANIFEST
-    from llpauc.training import Diverged
-    from llpauc.training.checkpoint import opened
+    from llpauc.training import Diverged, open_checkpoints
     from llpauc.training.tracking import tracking
 
     recommender, split = work.recommender, work.split
     trouble, measured, learnt = None, None, False
     with (
-        opened(work.checkpoint if MODELS[recommender.model].trained else None) as kept,
-        tracking(
-            work.places if processes.is_first else {}, _settings(recommender), log.info
-        ) as tracked,
+        open_checkpoints(
+            work.checkpoint if MODELS[recommender.model].trained else None
+        ) as checkpoints,
+        tracking(work.places if processes.is_first else {}, _settings(recommender)) as tracked,
     ):
         with _training_progress(recommender, split, tracked.epoch) as (on_batch, on_epoch):
 
@@ -176,7 +175,9 @@ def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup
                 on_epoch(epoch)
 
             try:
-                recommender.fit(split, on_batch=on_batch, on_epoch=after_epoch, checkpoint=kept)
+                recommender.fit(
+                    split, on_batch=on_batch, on_epoch=after_epoch, checkpoint=checkpoints
+                )
             except Diverged as error:
                 if not learnt:  # the starting vectors are no run
                     tracked.failed(error)
@@ -205,12 +206,10 @@ def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup
         tracked.end(history, None if measured is None else measured[recommender.model])
         if trouble is not None:
             tracked.failed(trouble)
-        elif kept is not None and not interrupted:
-            kept.clear()
     if interrupted and history is not None:
         log.info(f"interrupted: the model of epoch {history.best_epoch} is saved in {out}")
-        if kept is not None and kept.newest is not None:
-            log.info(f"to go on ({kept.newest}): give the same command with --resume")
+        if checkpoints is not None and checkpoints.newest is not None:
+            log.info(f"to continue ({checkpoints.newest}): give the same command with --resume")
     if processes.is_first:
         _report(recommender, measured, out, json)
     if trouble is not None:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Gt, Le
 
-from llpauc.cli.console import log
 from llpauc.cli.outputs import CHECKPOINT
 from llpauc.options import Count, Fraction, NonNegative, Positive
 
 if TYPE_CHECKING:
-    from llpauc.training import Checkpointing
+    from llpauc.training import CheckpointSettings
 
 
 @dataclass(frozen=True)
@@ -109,17 +108,16 @@ class CheckpointOptions:
     resume: bool = False
     restart: bool = False
 
-    def beside(self, out: str) -> Checkpointing:
+    def beside(self, out: str) -> CheckpointSettings:
         from llpauc.errors import InputError
-        from llpauc.training import Checkpointing
+        from llpauc.training import CheckpointSettings
 
         if self.resume and self.restart:
             raise InputError("--resume goes on and --restart begins anew; give one of them")
-        return Checkpointing(
+        return CheckpointSettings(
             f"{Path(out)}{CHECKPOINT}",
             _seconds(self.checkpoint_every),
             "resume" if self.resume else "restart" if self.restart else "refuse",
-            log.info,
         )
 
 

@@ -26,7 +26,13 @@ from llpauc.models.fold_in import HistoryMap
 
 if TYPE_CHECKING:
     from llpauc.losses import Loss
-    from llpauc.training import Checkpointing, Checkpoints, Epoch, History, TrainingOptions
+    from llpauc.training import (
+        CheckpointFolder,
+        CheckpointSettings,
+        Epoch,
+        History,
+        TrainingOptions,
+    )
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -82,7 +88,7 @@ class Training:
     settings: Mapping[str, Any]
     on_batch: Callable[[int], None] | None = None
     on_epoch: Callable[[Epoch], None] | None = None
-    checkpoint: Checkpointing | Checkpoints | None = None
+    checkpoint: CheckpointSettings | CheckpointFolder | None = None
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from llpauc.recommend.update import (
 )
 from llpauc.storage import run_folder
 from llpauc.storage.environment import environment_json
-from llpauc.training import Checkpointing, Checkpoints, Epoch, History
+from llpauc.training import CheckpointFolder, CheckpointSettings, Epoch, History
 from llpauc.training.loop import without_empty_valid
 
 
@@ -121,7 +121,7 @@ class Recommender:
         *,
         on_batch: Callable[[int], None] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
-        checkpoint: Checkpointing | Checkpoints | None = None,
+        checkpoint: CheckpointSettings | CheckpointFolder | None = None,
     ) -> Recommender:
         """Train.
 

@@ -14,7 +14,12 @@ from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingModel
 from llpauc.models.sharded import ShardedMF
 from llpauc.recommend.parameters import Plan
 from llpauc.training import Diverged, Epoch, History, check_feasible
-from llpauc.training.checkpoint import Checkpointing, Checkpoints, Snapshot, opened
+from llpauc.training.checkpoint import (
+    Checkpoint,
+    CheckpointFolder,
+    CheckpointSettings,
+    open_checkpoints,
+)
 from llpauc.training.loop import fit_stage
 from llpauc.training.progress import Stage, arrays, fill_weights
 
@@ -62,7 +67,7 @@ def train(
     training: Training,
     split: Split,
     seen: Interactions,
-    checkpoint: Checkpointing | Checkpoints | None,
+    checkpoint: CheckpointSettings | CheckpointFolder | None,
 ) -> tuple[EmbeddingModel, Split, History]:
     """The model, what it was trained on, and how that went.
 
@@ -72,12 +77,13 @@ def train(
         seen: what a refit trains on.
         checkpoint: see `llpauc.training.fit`.
     """
-    with opened(checkpoint) as kept:
-        shard = training.plan.fit.shard
-        found = None if kept is None else kept.find(training.settings(), split, shard)
-        outcome = _train(training, split, seen, kept, found)
-        if kept is not None and kept is not checkpoint and outcome[2].signal is None:
-            kept.clear()
+    with open_checkpoints(checkpoint) as folder:
+        saved = None
+        if folder is not None:
+            saved = folder.load_newest(training.settings(), split, training.plan.fit.shard)
+        outcome = _train(training, split, seen, folder, saved)
+        if folder is not None and outcome[2].signal is None:
+            folder.finish()
     return outcome
 
 
@@ -85,12 +91,12 @@ def _train(
     training: Training,
     split: Split,
     seen: Interactions,
-    kept: Checkpoints | None,
-    found: Snapshot | None,
+    folder: CheckpointFolder | None,
+    saved: Checkpoint | None,
 ) -> tuple[EmbeddingModel, Split, History]:
-    again = found if found is not None and found.meta.get("stage") == _REFIT else None
+    again = saved if saved is not None and saved.meta.get("stage") == _REFIT else None
     if again is None:
-        stage = None if kept is None else Stage(kept, _FIRST, found)
+        stage = None if folder is None else Stage(folder, _FIRST, saved)
         model, history = _train_once(training, split, stage)
     else:
         model, history = _chosen(training, split, again)
@@ -104,10 +110,10 @@ def _train(
         on_trouble=lambda *_: training.on_trouble(model, split),  # what validation chose is better
     )
     stage = None
-    if kept is not None:
+    if folder is not None:
         weights = arrays(model.local_parameters())
-        carried = Snapshot({"chosen": weights}, {"chosen": dataclasses.asdict(history)})
-        stage = Stage(kept, _REFIT, again, carried)
+        earlier = Checkpoint({"chosen": weights}, {"chosen": dataclasses.asdict(history)})
+        stage = Stage(folder, _REFIT, again, earlier)
     whole, refitted = _train_once(second, everything, stage)
     epochs = history.epochs + refitted.epochs
     history = dataclasses.replace(history, epochs=epochs, signal=refitted.signal)
@@ -133,12 +139,14 @@ def _train_once(
     return model, history
 
 
-def _chosen(training: Training, split: Split, found: Snapshot) -> tuple[EmbeddingModel, History]:
+def _chosen(
+    training: Training, split: Split, checkpoint: Checkpoint
+) -> tuple[EmbeddingModel, History]:
     """The model that validation chose, from a checkpoint of its refit."""
     model = training.new_model(split)
     try:
-        history = History.from_json(found.meta["chosen"])
-        fill_weights(model.local_parameters(), found.tensors["chosen"])
+        history = History.from_json(checkpoint.meta["chosen"])
+        fill_weights(model.local_parameters(), checkpoint.tensors["chosen"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"the checkpoint does not fit this training: {error}") from None
     if training.on_epoch is not None:

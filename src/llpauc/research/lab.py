@@ -6,7 +6,6 @@ again, it asks for the same cells, and finds those that were done.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import multiprocessing
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
 
+from llpauc.data.fingerprint import fingerprint
 from llpauc.data.interactions import Split
 from llpauc.distributed import start_worker
 from llpauc.errors import check_at_least
@@ -213,10 +213,5 @@ def load_split(name: str, data: str) -> Split:
 
 @lru_cache(maxsize=64)
 def _digest(name: str, data: str) -> str:
-    """SHA-256 of the events of all parts, in order."""
-    split, made = load_split(name, data), hashlib.sha256()
-    for part, events in split.parts.items():
-        made.update(part.encode())
-        for rows in (events.users, events.items):
-            made.update(rows.astype("<i8").tobytes())
-    return made.hexdigest()
+    split = load_split(name, data)
+    return fingerprint(split.train, split.valid, split.test)

@@ -1,401 +1,361 @@
-"""A folder of checkpoints: all of a training in files, so that it can go on where it was.
+"""Checkpoints: the whole state of a training in files, from which it continues bit for bit.
 
-    FOLDER/lock      held by the training under way
-    FOLDER/000007/   the newest checkpoint: weights, best weights, optimizer and loss as arrays,
-                     position, metrics and settings as JSON, all as `llpauc.storage.run_folder`
-                     keeps files
-    FOLDER/000006/   the one before
-    FOLDER/000007.1/ where tables are divided among processes: the rows of rank 1, and so on
+    FOLDER/lock      held by the process that trains
+    FOLDER/000007/   the newest checkpoint: weights, best weights, optimizer and loss as arrays;
+                     position, metrics and settings as JSON. A folder as `run_folder` writes it.
+    FOLDER/000006/   the previous checkpoint
+    FOLDER/000007.1/ if tables are sharded: the shard of process 1, and so on
 
-So a checkpoint is whole or refused, and the one before stays until the next is whole.
+A checkpoint is complete or refused, and the previous one stays until the next one is complete.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
+import logging
 import os
 import re
 import shutil
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import filelock
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llpauc.data.interactions import Interactions, Split
+from llpauc.data.fingerprint import fingerprint
+from llpauc.data.interactions import Split
 from llpauc.distributed import ProcessGroup, current_process_group
 from llpauc.errors import InputError, choose
 from llpauc.storage import run_folder
 
+log = logging.getLogger(__name__)
+
 _LOCK = "lock"
 _NUMBER = re.compile(r"\d{6,}")
-_SHARE = re.compile(r"(\d{6,})\.\d+")
-_HALF_WRITTEN = re.compile(r"\.\d{6,}(\.\d+)?\.[0-9a-f]+")
+_SHARD = re.compile(r"(\d{6,})\.\d+")
+_TEMPORARY = re.compile(r"\.\d{6,}(\.\d+)?\.[0-9a-f]+")
+_NO_IDS = pa.array([], pa.large_string())
+_RESTART = "delete it and start again with --restart (if_exists='restart')"
 
-IfThere = Literal["refuse", "resume", "restart"]
-Tensors = Mapping[str, npt.NDArray[Any]]
-Runs = dict[str, list[int]]  # of "user" and "item" rows: the first, the last, and how many in all
+IfExists = Literal["refuse", "resume", "restart"]
+Array = npt.NDArray[Any]
+RowRanges = dict[str, list[int]]  # "user" and "item" -> first row, end row, rows of the whole table
 
 
 @dataclass(frozen=True)
-class Checkpointing:
-    """Where and how often training is written down.
+class CheckpointSettings:
+    """Where and how often a training is saved.
 
     Args:
-        folder: made when it is not there; for checkpoints alone.
-        every: seconds between two; 0 writes only when training is asked to stop.
-        if_there: what to do with a checkpoint that is there already: "refuse", "resume" or
-            "restart", which deletes it. To resume where there is none is to begin.
-        tell: gets one line for people now and then, as where training goes on from.
+        folder: holds checkpoints only; created if it does not exist.
+        every: seconds between checkpoints, at least 0; 0 saves only when training is interrupted.
+        if_exists: what to do with an existing checkpoint: "refuse", "resume", or "restart", which
+            deletes it. "resume" starts from the beginning if there is none.
     """
 
     folder: str | os.PathLike[str]
     every: float = 300.0
-    if_there: IfThere = "refuse"
-    tell: Callable[[str], None] = warnings.warn
+    if_exists: IfExists = "refuse"
 
     def __post_init__(self) -> None:
         if not 0 <= self.every < float("inf"):
             raise InputError(f"every must be seconds, at least 0, got {self.every!r}")
-        choose({"refuse": 1, "resume": 1, "restart": 1}, self.if_there, "if_there")
+        choose({"refuse": 1, "resume": 1, "restart": 1}, self.if_exists, "if_exists")
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """What a checkpoint holds.
+class Checkpoint:
+    """The content of a checkpoint.
 
     Args:
         tensors: arrays by group and name.
         meta: plain JSON values.
     """
 
-    tensors: Mapping[str, Tensors] = field(default_factory=dict)
+    tensors: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
-
-class Checkpoints:
-    """A folder of checkpoints that is ours alone as long as it is open; see `opened`.
-
-    Of several processes the first writes and removes. Where tables are divided among them each
-    writes its share, the first one last: its folder is what makes a checkpoint of them. Any number
-    of processes can go on from it.
-    """
-
-    def __init__(self, wanted: Checkpointing, processes: ProcessGroup) -> None:
-        self.folder = Path(wanted.folder)
-        self._ranks = processes
-        self._runs: Runs = {}
-        self.tell = wanted.tell
-        self._every, self._if_there = wanted.every or float("inf"), wanted.if_there
-        self._due = time.perf_counter() + self._every
-        self._number = max((int(path.name) for path in self._all()), default=0)
-        self._newest: Path | None = None
-        self._of: dict[str, Any] = {}
-        self._warned = False
-
-    def find(
-        self, settings: Mapping[str, Any], split: Split, shard: bool = False
-    ) -> Snapshot | None:
-        """The newest whole checkpoint to go on from; None to begin.
-
-        Args:
-            settings: all that decides how training goes beside the events. Those of a checkpoint
-                that is there must be the same.
-            split: train and valid; likewise.
-            shard: whether the tables are divided among the processes; each gets its rows.
-
-        Raises:
-            InputError: for one of another training, one that nobody asked to resume, and where all
-                are damaged.
-        """
-        plain = json.loads(json.dumps(settings, default=str))  # as a file gives it back
-        self._of = {"settings": plain, "events": fingerprints(split)}
-        if shard:
-            sizes = {"user": split.n_users, "item": split.n_items}
-            mine = {name: self._ranks.slice_of(n) for name, n in sizes.items()}
-            self._runs = {name: [m.start, m.stop, sizes[name]] for name, m in mine.items()}
-        if self._if_there == "restart" and self._ranks.is_first:
-            self._remove(self._all())
-        self._ranks.barrier()
-        there = self._all()
-        if not there:
-            if self._if_there == "resume":
-                self.tell(f"no checkpoint in {self.folder}: training begins at the beginning")
-            return None
-        found = self._ranks.call_together(lambda: self._newest_whole(there))
-        self._ranks.check_equal("the checkpoints", str(self._newest))
-        self._check_same(found.meta.get("of"))
-        if self._if_there == "refuse":
-            raise InputError(
-                f"{self.folder} holds a checkpoint of this very training ({where(found)});"
-                f" {_RESUME}, or {_RESTART}"
-            )
-        self.tell(f"going on from {self._newest}: {where(found)}")
-        return found
-
     @property
-    def newest(self) -> Path | None:
-        """The last one known to be whole; None as long as there is none."""
-        return self._newest
-
-    def due(self, now: float) -> bool:
-        """Whether it is time for the next; `now` is `time.perf_counter()`."""
-        return now >= self._due
-
-    def save(self, snapshot: Snapshot) -> bool:
-        """Write the next checkpoint and drop all but the one before it; whether that went well.
-
-        Trouble is told once and no more: training is worth more than its checkpoint.
-        """
-        processes, shares = self._ranks, self._ranks.world_size if self._runs else 1
-        target = self.folder / f"{self._number + 1:06d}"
-        meta = {**snapshot.meta, "of": self._of, "shares": shares, "runs": self._runs}
-        whole = Snapshot(snapshot.tensors, meta)
-        trouble = ""
-        if not processes.is_first and shares > 1:
-            trouble = _try_to_write(whole, target.with_name(f"{target.name}.{processes.index}"))
-        trouble = next(filter(None, processes.gather_texts(trouble)), "")
-        if processes.is_first and not trouble:
-            trouble = _try_to_write(whole, target)
-        trouble = processes.gather_texts(trouble)[0]
-        if not trouble:
-            before, self._newest = self._newest, target
-            self._number += 1
-            if processes.is_first:
-                self._remove(path for path in self._all() if path not in (before, target))
-        elif not self._warned:
-            last = f"the last one is {self._newest}" if self._newest else "there is none so far"
-            self.tell(f"no checkpoint written ({trouble}); training goes on, {last}")
-            self._warned = True
-        self._due = time.perf_counter() + self._every
-        return not trouble
-
-    def clear(self) -> None:
-        """Remove the folder: the training is over, and its outcome is in safety."""
-        self._newest = None
-        if self._ranks.is_first:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _remove(self, some: Iterable[Path]) -> None:
-        """These checkpoints, then the shares that belong to none."""
-        for path in list(some):
-            shutil.rmtree(path, ignore_errors=True)
-        left = {path.name for path in self._all()}
-        for path in list(self.folder.iterdir()):
-            share = _SHARE.fullmatch(path.name)
-            if share and share[1] not in left:
-                shutil.rmtree(path, ignore_errors=True)
-
-    def _all(self) -> list[Path]:
-        """The checkpoints, oldest first, whole or not."""
-        return sorted(
-            (path for path in self.folder.iterdir() if _NUMBER.fullmatch(path.name)),
-            key=lambda path: int(path.name),
-        )
-
-    def _newest_whole(self, there: list[Path]) -> Snapshot:
-        damaged: list[str] = []
-        for path in reversed(there):
-            try:
-                found = _read(path, self._runs)
-            except InputError as error:
-                damaged.append(str(error))
-                continue
-            self._newest = path
-            for why in damaged:
-                self.tell(f"{why}; the checkpoint before it is whole: {path}")
-            return found
-        raise InputError(f"no checkpoint can be read: {'; '.join(damaged)}; {_RESTART}")
-
-    def _check_same(self, theirs: Any) -> None:
-        theirs = theirs if isinstance(theirs, dict) else {}
-        for what in ("settings", "events"):
-            there, here = theirs.get(what), self._of[what]
-            there = there if isinstance(there, dict) else {}
-            names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-            if not names:
-                continue
-            if what == "settings":
-                told = ", ".join(
-                    f"{name} is {there.get(name)!r} there and {here.get(name)!r} here"
-                    for name in names
-                )
-            else:
-                told = f"the {' and '.join(names)} events are others"
-            raise InputError(
-                f"{self.folder} holds a checkpoint of another training: {told};"
-                f" give what it was started with, or {_RESTART}"
-            )
-
-
-_RESUME = "go on from it with --resume"  # in Python, if_there="resume", and likewise the other
-_RESTART = "delete it and begin anew with --restart"
-
-
-def where(snapshot: Snapshot) -> str:
-    """Where training stands, for people."""
-    progress = snapshot.meta.get("progress")
-    at = progress if isinstance(progress, dict) else {}
-    stage = snapshot.meta.get("stage")
-    return f"{stage}, epoch {at.get('epoch')}, step {at.get('step')}"
+    def position(self) -> str:
+        """Stage, epoch and step, for messages."""
+        progress = self.meta.get("progress")
+        at = progress if isinstance(progress, dict) else {}
+        return f"{self.meta.get('stage')}, epoch {at.get('epoch')}, step {at.get('step')}"
 
 
 @contextmanager
-def opened(checkpoint: Checkpointing | Checkpoints | None) -> Iterator[Checkpoints | None]:
-    """The folder, locked while inside; one that is open already is left to who opened it.
+def open_checkpoints(
+    checkpoints: CheckpointSettings | CheckpointFolder | None,
+) -> Iterator[CheckpointFolder | None]:
+    """Open and lock a folder of checkpoints.
 
-    A folder that is empty at the end goes. None where there is nothing to open, and where the
-    folder cannot be written into: that is told, and training goes on without.
+    The block that opened the folder closes it: a folder that is passed in open stays open. On
+    closing it is removed if it holds no checkpoint, or if the training has finished (see
+    `CheckpointFolder.finish`) and no exception was raised. So a caller that opens the folder and
+    saves the model inside the block keeps the checkpoints until the model is saved.
+
+    Yields None for None, and if the folder cannot be written: training continues without
+    checkpoints, and a warning is logged.
     """
-    if not isinstance(checkpoint, Checkpointing):
-        yield checkpoint
+    if not isinstance(checkpoints, CheckpointSettings):
+        yield checkpoints
         return
-    folder, processes = Path(checkpoint.folder), current_process_group()
+    path, processes = Path(checkpoints.folder), current_process_group()
+    lock = filelock.FileLock(path / _LOCK, blocking=False)
     try:
-        lock = processes.call_together(lambda: _locked(folder) if processes.is_first else -1)
+        processes.call_together(lambda: _acquire(lock, path) if processes.is_first else None)
     except OSError as error:
-        why = f"{error.filename or folder}: {error.strerror or error}"
-        if checkpoint.if_there == "resume":
-            raise InputError(f"cannot go on from {folder}: {why}") from None
-        checkpoint.tell(f"no checkpoints are written ({why}); training goes on without")
+        reason = f"{error.filename or path}: {error.strerror or error}"
+        if checkpoints.if_exists == "resume":
+            raise InputError(f"cannot resume from {path}: {reason}") from None
+        log.warning("no checkpoints are written (%s); training continues without", reason)
         yield None
         return
     try:
-        for path in folder.iterdir() if processes.is_first else ():
-            if _HALF_WRITTEN.fullmatch(path.name):  # by a process that is no more
-                shutil.rmtree(path, ignore_errors=True)
+        if processes.is_first:
+            _remove(p for p in path.iterdir() if _TEMPORARY.fullmatch(p.name))
         processes.barrier()
-        yield Checkpoints(checkpoint, processes)
+        folder = CheckpointFolder(checkpoints, processes)
+        yield folder
+        if folder.finished and processes.is_first:
+            _remove([path])
     finally:
         if processes.is_first:
-            if folder.is_dir() and {path.name for path in folder.iterdir()} == {_LOCK}:
-                shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+            if path.is_dir() and os.listdir(path) == [_LOCK]:
+                _remove([path])
+            lock.release()
 
 
-def _locked(folder: Path) -> int:
-    """An open lock file, ours until it is closed or the process ends, however it ends."""
-    while True:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is no folder, and checkpoints need one; move it away")
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / _LOCK
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_ino == path.stat().st_ino:
-                return handle
-        except BlockingIOError:
-            os.close(handle)
+def _acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; move it away, checkpoints are stored there")
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise InputError(
+            f"{folder} is in use by another training; wait for it, or choose another folder"
+        ) from None
+
+
+class CheckpointFolder:
+    """An open folder of checkpoints; see `open_checkpoints`.
+
+    Of several processes the first one writes and removes. If tables are sharded, each process
+    writes its shard and the first one writes last: its folder completes the checkpoint. Any number
+    of processes can resume from it.
+
+    Attributes:
+        newest: the last checkpoint known to be complete, or None.
+        finished: whether the training is over.
+    """
+
+    def __init__(self, settings: CheckpointSettings, processes: ProcessGroup) -> None:
+        self.path = Path(settings.folder)
+        self.newest: Path | None = None
+        self.finished = False
+        self._processes = processes
+        self._every, self._if_exists = settings.every or float("inf"), settings.if_exists
+        self._due = time.perf_counter() + self._every
+        self._number = max((int(path.name) for path in self._checkpoints()), default=0)
+        self._ranges: RowRanges = {}
+        self._training: dict[str, Any] = {}
+        self._warned = False
+
+    def load_newest(
+        self, settings: Mapping[str, Any], split: Split, shard: bool = False
+    ) -> Checkpoint | None:
+        """The newest complete checkpoint to resume from, or None to start from the beginning.
+
+        Args:
+            settings: everything but the events that determines the result of the training. An
+                existing checkpoint must have been made with the same settings.
+            split: train and valid, which must be the same as well.
+            shard: whether tables are sharded; each process then gets its rows.
+
+        Raises:
+            InputError: for a checkpoint of another training, for an existing one if `if_exists` is
+                "refuse", and if all are damaged.
+        """
+        parts = {"training": split.train, "validation": split.valid}
+        self._training = {
+            "settings": json.loads(json.dumps(settings, default=str)),  # as a file returns it
+            "events": {name: fingerprint(part) for name, part in parts.items() if part is not None},
+        }
+        if shard:
+            for name, n in (("user", split.n_users), ("item", split.n_items)):
+                rows = self._processes.slice_of(n)
+                self._ranges[name] = [rows.start, rows.stop, n]
+        if self._if_exists == "restart" and self._processes.is_first:
+            self._remove_checkpoints(self._checkpoints())
+        self._processes.barrier()
+        if not self._checkpoints():
+            if self._if_exists == "resume":
+                log.info("no checkpoint in %s: training starts from the beginning", self.path)
+            return None
+        checkpoint = self._processes.call_together(self._read_newest)
+        self._processes.check_equal("the checkpoints", str(self.newest))
+        self._check_same_training(checkpoint.meta.get("training"))
+        if self._if_exists == "refuse":
             raise InputError(
-                f"{folder} is in use by another training; wait for it, or choose another folder"
-            ) from None
-        except FileNotFoundError:  # removed, with its folder, before it was ours
-            pass
-        os.close(handle)
+                f"{self.path} holds a checkpoint of this training ({checkpoint.position}); continue"
+                f" from it with --resume (if_exists='resume'), or {_RESTART}"
+            )
+        log.info("resuming from %s: %s", self.newest, checkpoint.position)
+        return checkpoint
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time for the next checkpoint; `now` is `time.perf_counter()`."""
+        return now >= self._due
+
+    def save(self, checkpoint: Checkpoint) -> bool:
+        """Write the next checkpoint and remove all but the previous one.
+
+        Returns:
+            Whether it was written. A failure is logged once, and training continues.
+        """
+        processes, shards = self._processes, self._processes.world_size if self._ranges else 1
+        target = self.path / f"{self._number + 1:06d}"
+        meta = {"training": self._training, "shards": shards, "ranges": self._ranges}
+        checkpoint = Checkpoint(checkpoint.tensors, {**checkpoint.meta, **meta})
+        # The first process writes when all others have written their shards.
+        problem = ""
+        if not processes.is_first and shards > 1:
+            problem = _write(checkpoint, target.with_name(f"{target.name}.{processes.index}"))
+        problem = next(filter(None, processes.gather_texts(problem)), "")
+        if processes.is_first and not problem:
+            problem = _write(checkpoint, target)
+        problem = processes.gather_texts(problem)[0]
+        if not problem:
+            previous, self.newest = self.newest, target
+            self._number += 1
+            if processes.is_first:
+                self._remove_checkpoints(set(self._checkpoints()) - {previous, target})
+        elif not self._warned:
+            last = f"the last one is {self.newest}" if self.newest else "there is none so far"
+            log.warning("no checkpoint written (%s); training continues, %s", problem, last)
+            self._warned = True
+        self._due = time.perf_counter() + self._every
+        return not problem
+
+    def finish(self) -> None:
+        """Mark the training as over: the folder is removed when it is closed."""
+        self.finished = True
+
+    def _checkpoints(self) -> list[Path]:
+        """The checkpoints, oldest first, complete or not."""
+        paths = (path for path in self.path.iterdir() if _NUMBER.fullmatch(path.name))
+        return sorted(paths, key=lambda path: int(path.name))
+
+    def _remove_checkpoints(self, checkpoints: Iterable[Path]) -> None:
+        """Remove these checkpoints, and shards without a checkpoint."""
+        _remove(checkpoints)
+        names = {path.name for path in self._checkpoints()}
+        shards = [(path, _SHARD.fullmatch(path.name)) for path in self.path.iterdir()]
+        _remove(path for path, match in shards if match and match[1] not in names)
+
+    def _read_newest(self) -> Checkpoint:
+        problems: list[str] = []
+        for path in reversed(self._checkpoints()):
+            try:
+                checkpoint = _read(path, self._ranges)
+            except InputError as error:
+                problems.append(str(error))
+                continue
+            self.newest = path
+            for problem in problems:
+                log.warning("%s; the previous checkpoint is complete: %s", problem, path)
+            return checkpoint
+        raise InputError(f"no checkpoint can be read: {'; '.join(problems)}; {_RESTART}")
+
+    def _check_same_training(self, saved: Any) -> None:
+        saved = saved if isinstance(saved, dict) else {}
+        for what, now in self._training.items():
+            before = saved.get(what)
+            before = before if isinstance(before, dict) else {}
+            names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            if not names:
+                continue
+            difference = f"the {' and '.join(names)} events differ"
+            if what == "settings":
+                pairs = ((name, before.get(name), now.get(name)) for name in names)
+                difference = ", ".join(
+                    f"{name} was {old!r}, is {new!r}" for name, old, new in pairs
+                )
+            raise InputError(
+                f"{self.path} holds a checkpoint of another training: {difference}; use the same"
+                f" settings and data, or {_RESTART}"
+            )
 
 
-def _write(snapshot: Snapshot, target: Path) -> None:
-    """A checkpoint as `target`, which is not there yet: whole, or not at all."""
+def _remove(paths: Iterable[Path]) -> None:
+    for path in list(paths):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(checkpoint: Checkpoint, target: Path) -> str:
+    """Write a checkpoint atomically; the reason if that fails, else ""."""
     tensors = {
         f"{group}/{name}": array
-        for group, arrays in snapshot.tensors.items()
+        for group, arrays in checkpoint.tensors.items()
         for name, array in arrays.items()
     }
-    no_ids = pa.array([], pa.large_string())  # the events have them
-    run_folder.save(run_folder.SavedRun(tensors, no_ids, no_ids, snapshot.meta, {}), target)
-
-
-def _try_to_write(snapshot: Snapshot, target: Path) -> str:
-    """What went wrong; nothing where it went well."""
-    broken = _not_finite(snapshot.tensors)
-    if broken is not None:
-        return f"{broken} is not finite"
+    for name, array in tensors.items():
+        # min and max of an array with NaN are NaN: no array of booleans is needed.
+        is_float = array.size and array.dtype.kind == "f"
+        if is_float and not (np.isfinite(array.min()) and np.isfinite(array.max())):
+            return f"{name} is not finite"
+    run = run_folder.SavedRun(tensors, _NO_IDS, _NO_IDS, checkpoint.meta, {})
     try:
-        _write(snapshot, target)
+        run_folder.save(run, target)
     except OSError as error:
         return f"{target}: {error.strerror or error}"
     return ""
 
 
-def _read(folder: Path, wanted: Runs) -> Snapshot:
-    """What was written; an InputError names the file that is not as it was.
+def _read(folder: Path, ranges: RowRanges) -> Checkpoint:
+    """Read and verify a checkpoint and its shards.
 
     Args:
-        folder: the first rank's.
-        wanted: rows to be had of the tables; all of them where it is empty.
+        folder: that of the first process.
+        ranges: rows of the tables to return; empty for all rows.
     """
-    held = run_folder.load(folder)
-    shares = held.meta.get("shares", 1)
-    tensors: dict[str, dict[str, npt.NDArray[Any]]] = {}
-    for rank in range(shares if isinstance(shares, int) else 1):
-        share = run_folder.load(folder.with_name(f"{folder.name}.{rank}")) if rank else held
-        for path, array in share.tensors.items():
+    first = run_folder.load(folder)
+    shards = first.meta.get("shards", 1)
+    tensors: dict[str, dict[str, Array]] = {}
+    for process in range(shards if isinstance(shards, int) else 1):
+        shard = run_folder.load(folder.with_name(f"{folder.name}.{process}")) if process else first
+        for path, array in shard.tensors.items():
             group, _, name = path.partition("/")
-            into = tensors.setdefault(group, {})
+            arrays = tensors.setdefault(group, {})
             try:
-                into[name] = _put_together(into.get(name), array, name, share.meta, wanted)
+                arrays[name] = _copy_rows(arrays.get(name), array, name, shard.meta, ranges)
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(f"{folder}: rows of {path} do not fit: {error}") from None
-    return Snapshot(tensors, held.meta)
+    return Checkpoint(tensors, first.meta)
 
 
-def _put_together(
-    so_far: npt.NDArray[Any] | None,
-    array: npt.NDArray[Any],
-    name: str,
-    meta: Mapping[str, Any],
-    wanted: Runs,
-) -> npt.NDArray[Any]:
-    """The wanted rows of a table, as far as this share of it has any."""
+def _copy_rows(
+    table: Array | None, array: Array, name: str, meta: Mapping[str, Any], ranges: RowRanges
+) -> Array:
+    """Copy the rows of a shard that are in `ranges` into `table`, and return `table`."""
     kind = name[:4]
-    if kind not in ("user", "item") or not array.ndim:  # the same in every share
+    if kind not in ("user", "item") or not array.ndim:  # the same in every shard
         return array
-    there = meta.get("runs", {}).get(kind) or [0, len(array), len(array)]
-    low, high, total = wanted.get(kind) or [0, there[2], there[2]]
-    if total != there[2]:
-        raise ValueError(f"{there[2]} rows in all, not {total}")
-    if [low, high] == there[:2]:
+    first, end, saved_total = meta.get("ranges", {}).get(kind) or [0, len(array), len(array)]
+    low, high, total = ranges.get(kind) or [0, saved_total, saved_total]
+    if total != saved_total:
+        raise ValueError(f"{saved_total} rows in total, not {total}")
+    if (low, high) == (first, end):
         return array
-    if so_far is None:
-        so_far = np.zeros((high - low, *array.shape[1:]), array.dtype)
-    begin, end = max(low, there[0]), min(high, there[1])
-    if begin < end:
-        so_far[begin - low : end - low] = array[begin - there[0] : end - there[0]]
-    return so_far
-
-
-def _not_finite(tensors: Mapping[str, Tensors]) -> str | None:
-    """The name of an array with NaN or infinity in it, if there is one."""
-    for group, arrays in tensors.items():
-        for name, array in arrays.items():
-            # NaN is the least and the greatest there is: no array of truths has to be made.
-            if array.size and array.dtype.kind == "f" and not (
-                np.isfinite(array.min()) and np.isfinite(array.max())
-            ):  # fmt: skip
-                return f"{name} of {group}"
-    return None
-
-
-def fingerprints(split: Split) -> dict[str, str]:
-    """SHA-256 of what training learns from and is chosen by."""
-    parts = {"training": split.train, "validation": split.valid}
-    return {name: _fingerprint(part) for name, part in parts.items() if part is not None}
-
-
-def _fingerprint(events: Interactions) -> str:
-    digest = hashlib.sha256()
-    for column in (events.users, events.items, events.timestamps):
-        if column is not None:
-            digest.update(np.ascontiguousarray(column).data)
-    for ids in (events.user_ids, events.item_ids):
-        digest.update(pa.record_batch([ids.arrow()], ["id"]).serialize())
-    return digest.hexdigest()
+    if table is None:
+        table = np.zeros((high - low, *array.shape[1:]), array.dtype)
+    begin, stop = max(low, first), min(high, end)
+    if begin < stop:
+        table[begin - low : stop - low] = array[begin - first : stop - first]
+    return table

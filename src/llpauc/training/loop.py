@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from llpauc.data.fingerprint import fingerprint
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.recency import age_weights
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup, current_process_group
@@ -22,7 +23,12 @@ from llpauc.evaluation.ranking import rank
 from llpauc.losses.base import Loss
 from llpauc.losses.softmax import SLAtKLoss
 from llpauc.training.batches import batches
-from llpauc.training.checkpoint import Checkpointing, Checkpoints, Snapshot, fingerprints, opened
+from llpauc.training.checkpoint import (
+    Checkpoint,
+    CheckpointFolder,
+    CheckpointSettings,
+    open_checkpoints,
+)
 from llpauc.training.engine import CpuEngine, Engine, TorchEngine
 from llpauc.training.history import Diverged, Epoch, History
 from llpauc.training.interrupt import StopRequest, stop_requests
@@ -44,7 +50,7 @@ def fit(
     *,
     on_batch: Callable[[int], None] | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
-    checkpoint: Checkpointing | Checkpoints | None = None,
+    checkpoint: CheckpointSettings | CheckpointFolder | None = None,
 ) -> History:
     """Train `model` in place on split.train; split.valid, where there is one, picks the epoch.
 
@@ -59,23 +65,23 @@ def fit(
         options: see `TrainingOptions`.
         on_batch: called with the number of positives done, about ten times a second.
         on_epoch: called after each epoch; for those before a resumed checkpoint at once.
-        checkpoint: where training is written down, to go on from there bit for bit. The folder is
-            removed when training is over, but left to the caller where the caller has opened it.
+        checkpoint: where the state of the training is saved, to resume it bit for bit. The folder
+            is removed at the end as `open_checkpoints` describes it.
 
     Raises:
         Diverged: on NaN or infinity. The model has the best weights so far; without a validation
             yet, those of the last whole epoch, or of the start.
     """
-    with opened(checkpoint) as kept:
+    with open_checkpoints(checkpoint) as folder:
         stage = None
-        if kept is not None:
-            made_of = settings(model, loss, options)
-            stage = Stage(kept, found=kept.find(made_of, split, options.shard))
+        if folder is not None:
+            saved = folder.load_newest(settings(model, loss, options), split, options.shard)
+            stage = Stage(folder, resume_from=saved)
         history = fit_stage(
             model, loss, split, options, stage, on_batch=on_batch, on_epoch=on_epoch
         )
-        if kept is not None and kept is not checkpoint and history.signal is None:
-            kept.clear()
+        if folder is not None and history.signal is None:
+            folder.finish()
     return history
 
 
@@ -94,8 +100,8 @@ def fit_stage(
     check_device(options.device)
     split = without_empty_valid(split)
     run = _Run(model, loss, split, options, stage, current_process_group())
-    if stage is not None and stage.found is not None:
-        run.restore(stage.found)
+    if stage is not None and stage.resume_from is not None:
+        run.restore(stage.resume_from)
     progress = run.progress
     if on_epoch is not None:
         for epoch in progress.epochs:
@@ -205,8 +211,8 @@ class _Run:
 
     def agree(self, stop: StopRequest) -> bool:
         """Whether any process was asked to stop; and whether the first wants to save by now."""
-        kept = None if self._stage is None else self._stage.kept
-        due = self.processes.is_first and kept is not None and kept.due(time.perf_counter())
+        folder = None if self._stage is None else self._stage.checkpoints
+        due = self.processes.is_first and folder is not None and folder.is_due(time.perf_counter())
         stops, dues = self.processes.sum([bool(stop), due])
         self.asked_to_stop, self._save_is_due = bool(stops), bool(dues)
         return self.asked_to_stop
@@ -258,24 +264,24 @@ class _Run:
             "best": arrays(self.best),
             "optimizer": self.engine.state(),
             "loss": arrays(self.loss.state_dict()),
-            **stage.carried.tensors,
+            **stage.earlier.tensors,
         }
         progress = {"stage": stage.name, "progress": dataclasses.asdict(self.progress)}
-        stage.kept.save(Snapshot(tensors, {**progress, **stage.carried.meta}))
+        stage.checkpoints.save(Checkpoint(tensors, {**progress, **stage.earlier.meta}))
 
-    def restore(self, found: Snapshot) -> None:
-        """Go on from a checkpoint of the same training."""
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint of the same training."""
         try:
             for name, into in (
                 ("weights", self.model.local_parameters()),
                 ("best", self.best),
             ):
-                fill_weights(into, found.tensors[name])
-            saved = found.tensors.get("loss", {})  # a loss without variables leaves no trace
+                fill_weights(into, checkpoint.tensors[name])
+            saved = checkpoint.tensors.get("loss", {})  # a loss without variables leaves no trace
             loss = {name: torch.from_numpy(a) for name, a in saved.items()}
             self.loss.load_state_dict(loss)
-            self.engine.load_state(dict(found.tensors["optimizer"]))
-            self.progress = Progress.from_json(found.meta["progress"])
+            self.engine.load_state(dict(checkpoint.tensors["optimizer"]))
+            self.progress = Progress.from_json(checkpoint.meta["progress"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             why = " ".join(str(error).split())
             raise InputError(f"the checkpoint does not fit this training: {why}") from None
@@ -364,7 +370,7 @@ def _check_alike(
     if processes.world_size == 1:
         return
     processes.check_equal("the settings", settings(model, loss, options))
-    processes.check_equal("the events", fingerprints(split))
+    processes.check_equal("the events", fingerprint(split.train, split.valid))
     if model.user_range is None:
         for table in model.parameters():
             processes.broadcast(table.detach().numpy())

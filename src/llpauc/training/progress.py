@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from llpauc.losses.base import Loss
-from llpauc.training.checkpoint import Checkpoints, Snapshot
+from llpauc.training.checkpoint import Checkpoint, CheckpointFolder
 from llpauc.training.history import Epoch
 from llpauc.training.options import TrainingOptions
 from llpauc.training.trainable import Trainable
@@ -60,16 +60,16 @@ class Stage:
     """One training of those that a folder of checkpoints covers.
 
     Args:
-        kept: the folder.
-        name: what tells it from the others.
-        found: the checkpoint to go on from; None to begin.
-        carried: what the other trainings left, written into every checkpoint along with the rest.
+        checkpoints: the folder.
+        name: of the stage, such as "training" or "refit".
+        resume_from: the checkpoint to continue from; None to start from the beginning.
+        earlier: the result of earlier stages, written into every checkpoint.
     """
 
-    kept: Checkpoints
+    checkpoints: CheckpointFolder
     name: str = "training"
-    found: Snapshot | None = None
-    carried: Snapshot = field(default_factory=Snapshot)
+    resume_from: Checkpoint | None = None
+    earlier: Checkpoint = field(default_factory=Checkpoint)
 
 
 def settings(model: Trainable, loss: Loss, options: TrainingOptions) -> dict[str, Any]:

@@ -10,6 +10,7 @@ that fails is told about once and then left alone.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -24,6 +25,8 @@ from typing import Any, Protocol
 
 from llpauc.errors import InputError, choose
 from llpauc.training import Diverged, Epoch, History
+
+log = logging.getLogger(__name__)
 
 EXPERIMENT = "llpauc"  # MLflow's name for a set of runs
 
@@ -251,7 +254,7 @@ def _warn(text: str) -> None:
 
 @contextmanager
 def tracking(
-    places: Mapping[str, str], params: Mapping[str, Any], tell: Callable[[str], None] = _warn
+    places: Mapping[str, str], params: Mapping[str, Any], tell: Callable[[str], None] = log.warning
 ) -> Iterator[Tracked]:
     """Open trackers, and close them however the run ends.
 

@@ -84,7 +84,7 @@ def test_signals_at_random_moments(number, code, tmp_path):
                 break
             assert process.returncode in (code, -signal.SIGTERM), said
             assert "Traceback" not in said
-            heard += "to go on" in said
+            heard += "to continue" in said
             worst = [max(worst[0], used), max(worst[1], time.monotonic() - begun)]
         else:
             with start(arguments) as process:

@@ -54,4 +54,4 @@ def test_killed_again_and_again_and_resumed_it_ends_in_the_same_bits(model, loss
 
 
 def went_on(said):
-    return [line.split(": ")[1] for line in said.splitlines() if line.startswith("going on from")]
+    return [line.split(": ")[1] for line in said.splitlines() if line.startswith("resuming from")]

@@ -6,7 +6,6 @@ workers, here or on other machines, ask it for trials until the time or the tria
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llpauc.data.fingerprint import fingerprint
 from llpauc.data.interactions import Split
 from llpauc.data.splits import hold_out
 from llpauc.errors import InputError
@@ -167,7 +167,7 @@ def tune(split: Split, tuning: Tuning, tell: Callable[[Step], None] = lambda ste
         raise InputError(
             "no validation user has an item to be found; there is nothing to choose by"
         )
-    data = fingerprint(split)
+    data = fingerprint(split.train, split.valid)
     study = open_tuning(tuning, data)
     _enqueue(study, tuning)
     watch = Watch(tuning.grace)
@@ -188,16 +188,6 @@ def tune(split: Split, tuning: Tuning, tell: Callable[[Step], None] = lambda ste
         told = next((row.told for row in rows if row.told), "none came to its first validation")
         raise NothingFound(f"no trial of {len(rows)} came to a figure: {told}")
     return outcome
-
-
-def fingerprint(split: Split) -> str:
-    """SHA-256 of what is trained and validated on, and of how many users and items there are."""
-    made = hashlib.sha256(f"{split.n_users} {split.n_items}".encode())
-    for part in (split.train, split.valid):
-        assert part is not None
-        for rows in (part.users, part.items):
-            made.update(rows.astype("<i8").tobytes())
-    return made.hexdigest()
 
 
 def _enqueue(study: Study, tuning: Tuning) -> None:
