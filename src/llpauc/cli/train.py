@@ -131,7 +131,7 @@ def _plan(
     check_replaceable(out)
     checkpoint = checkpoints.beside(out)
     places = {name: place for name, place in boards.items() if place is not None}
-    check_trackers(places, apart_from=out)
+    check_trackers(places, run_folder=out)
     if "tensorboard" in places:
         check_folder(places["tensorboard"])
     data = table.load(path)
