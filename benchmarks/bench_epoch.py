@@ -133,7 +133,7 @@ def shared_pairs(train: Interactions, sampled: float, quick: bool) -> dict[str, 
     """Positive-negative pairs a second with shared and with all items, against sampled ones."""
     results: dict[str, dict[str, object]] = {}
     per_second = EVENTS * NEGATIVES / sampled
-    for sampler, n, batch in (("shared", 1024, 1024), ("all", 1, 1024)):
+    for sampler, n, batch in (("shared", 1024, 1024), ("all-items", 1, 1024)):
         ours = Ours(train, loss_of("llpauc"), sampler, n, batch)
         ours.epoch()
         taken = statistics.median(seconds(ours.epoch) for _ in range(1 if quick else 3))

@@ -54,14 +54,16 @@ CASES = {
     "rows, shared, shards": Case(
         of_loss=_ROWS, of_model=_SOFT, of_fit={"sampler": "shared"}, shard=True
     ),
-    "exact, all items": Case(of_loss={**_LLPAUC, "solver": "exact"}, of_fit={"sampler": "all"}),
+    "exact, all items": Case(
+        of_loss={**_LLPAUC, "solver": "exact"}, of_fit={"sampler": "all-items"}
+    ),
     "bpr, biased, shards": Case(loss="bpr", of_model={"item_bias": True}, shard=True),
     "tce, popularity": Case(loss="tce", of_fit={"sampler": "popularity"}),
     "sl@k, shards": Case(
         loss="sl_at_k", of_model={"score": "cosine"}, of_fit={"sampler": "shared"}, shard=True
     ),
-    "bce, decay, uniform-all": Case(
-        loss="bce", of_fit={"sampler": "uniform-all", "weight_decay": 0.01}
+    "bce, decay, uniform-with-positives": Case(
+        loss="bce", of_fit={"sampler": "uniform-with-positives", "weight_decay": 0.01}
     ),
     "lightgcn, sl, in-batch": Case(
         "lightgcn", "sl", of_model={"score": "cosine"}, of_fit={"sampler": "in-batch", "share": 2}

@@ -128,8 +128,8 @@ class Option:
         """
         low = next((b for b in self.bounds if isinstance(b, (Gt, Ge))), None)
         high = next((b for b in self.bounds if isinstance(b, (Lt, Le)) and b != Le(math.inf)), None)
-        least = "" if low is None else f"{low.gt if isinstance(low, Gt) else low.ge:g}"
-        most = "" if high is None else f"{high.lt if isinstance(high, Lt) else high.le:g}"
+        least = "" if low is None else str(low.gt if isinstance(low, Gt) else low.ge)
+        most = "" if high is None else str(high.lt if isinstance(high, Lt) else high.le)
         if low is not None and high is not None:
             left, right = "(["[isinstance(low, Ge)], ")]"[isinstance(high, Le)]
             return f"in {left}{least}, {most}{right}"

@@ -31,9 +31,8 @@ from llpauc.metrics.names import METRIC_NAMES
 from llpauc.models import BASELINES
 from llpauc.recommend import Recommender
 from llpauc.recommend.parameters import MODELS
-from llpauc.training import Diverged
+from llpauc.training import SAMPLERS, Diverged
 from llpauc.training.engine import CpuEngine
-from llpauc.training.samplers import SAMPLERS
 
 LLPAUC = Path(sys.executable).with_name("llpauc")
 ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
@@ -356,7 +355,10 @@ BAD_OPTIONS = [
     (["train", "EVENTS", "--hold-out", "1"], ["--hold-out must be in [0, 1), got 1"]),
     (["train", "EVENTS", "--model", "mlp"], ["unknown model 'mlp'", "mf, lightgcn"]),
     (["train", "EVENTS", "--loss", "hinge"], ["unknown loss 'hinge'", "llpauc, opauc"]),
-    (["train", "EVENTS", "--sampler", "hard"], ["unknown sampler 'hard'", "uniform-all"]),
+    (
+        ["train", "EVENTS", "--sampler", "hard"],
+        ["unknown sampler 'hard'", "uniform-with-positives"],
+    ),
     (["train", "EVENTS", "--valid-metric", "f1@5"], ["unknown metric 'f1@5'", "ndcg@K"]),
     (["train", "EVENTS", "--metrics", "f1@5"], ["unknown metric 'f1@5'"]),
     (["train", "EVENTS", "--loss-options", "x"], ["--loss-options wants NAME=VALUE, got 'x'"]),

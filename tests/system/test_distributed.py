@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from llpauc.data.interactions import Interactions
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
-from llpauc.training.samplers import SAMPLERS, make_sampler
+from llpauc.training.options import SAMPLERS
+from llpauc.training.samplers import make_sampler
 from tests import processes as many
 from tests.system.faults.processes import kill_ranks, write_events
 
@@ -139,11 +140,11 @@ def test_shares_of_a_draw_are_the_draw(name, seed, step, cut):
     users, positives = events.users[rows], events.items[rows]
     whole = sampler.draw(step, users, positives)
     parts = [sampler.draw(step, users, positives, slice(*ab)) for ab in ((0, cut), (cut, 20))]
-    if sampler.shape == "rows":
+    if not sampler.is_shared:
         np.testing.assert_array_equal(np.concatenate([p.items for p in parts]), whole.items)
     else:
         assert all(np.array_equal(p.items, whole.items) for p in parts)
-        np.testing.assert_array_equal(np.concatenate([p.keep for p in parts]), whole.keep)
+        np.testing.assert_array_equal(np.concatenate([p.mask for p in parts]), whole.mask)
 
 
 def test_alone_everything_is_answered_at_once():

@@ -29,7 +29,14 @@ from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.recommend import Recommender
 from llpauc.storage import run_folder
 from llpauc.storage.atomic import temporary_folder
-from llpauc.training import CheckpointSettings, Diverged, TrainingOptions, fit, open_checkpoints
+from llpauc.training import (
+    SAMPLERS,
+    CheckpointSettings,
+    Diverged,
+    TrainingOptions,
+    fit,
+    open_checkpoints,
+)
 from llpauc.training.checkpoint import Checkpoint
 from llpauc.training.engine import CpuEngine
 from tests.datasets import ROOT, mounted, random_split
@@ -411,7 +418,7 @@ def test_every_sampler_ends_where_there_is_nothing_to_draw():
     pairs = [(u, i) for u in range(6) for i in range(5)]
     data = Interactions.of(*map(list, zip(*pairs, strict=True)))
     begun = time.monotonic()
-    for sampler in ("uniform", "uniform-all", "popularity", "shared", "in-batch", "all"):
+    for sampler in SAMPLERS:
         model = EMBEDDING_MODELS["mf"](data, EmbeddingOptions(dimensions=4), 0)
         options = TrainingOptions(epochs=2, batch_size=7, negatives=9, sampler=sampler)
         fit(model, a_loss("llpauc"), Split(data), options)

@@ -113,8 +113,8 @@ CASES = {
     "mf-llpauc-cosine-bias": Case(score="cosine", item_bias=True),
     "mf-bpr-popularity-decay": Case(loss="bpr", sampler="popularity", fit={"weight_decay": 0.01}),
     "mf-bpr-shared": Case(loss="bpr", sampler="shared"),
-    "mf-llpauc-all": Case(sampler="all", score="cosine"),
-    "mf-tce-uniform-all": Case(loss="tce", sampler="uniform-all"),
+    "mf-llpauc-all": Case(sampler="all-items", score="cosine"),
+    "mf-tce-uniform-with-positives": Case(loss="tce", sampler="uniform-with-positives"),
     "mf-sl_at_k": Case(loss="sl_at_k", score="cosine", fit={"epochs": 7, "patience": 99}),
     "mf-bpr-in-batch-no-validation": Case(
         loss="bpr", sampler="in-batch", split=dataclasses.replace(SPLIT, valid=None)
@@ -126,7 +126,7 @@ CASES = {
     "lightgcn-llpauc": Case(model="lightgcn"),
     "lightgcn-bpr-share": Case(model="lightgcn", loss="bpr", fit={"share": 4}),
     "lightgcn-llpauc-share-cosine-all": Case(
-        model="lightgcn", score="cosine", sampler="all", fit={"share": 5}
+        model="lightgcn", score="cosine", sampler="all-items", fit={"share": 5}
     ),
     "mf-llpauc-many-pairs": Case(fit={"negatives": 40}),
     "mf-llpauc-half-life": Case(fit={"half_life": 100.0}),

@@ -17,7 +17,7 @@ from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.losses import LOSSES, LLPAUCLoss, OPAUCLoss, make_loss
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
-from llpauc.training import Diverged, TrainingOptions, check_feasible, fit
+from llpauc.training import SAMPLERS, Diverged, TrainingOptions, check_feasible, fit
 from llpauc.training.batches import Indexer, batches
 from llpauc.training.engine import CpuEngine, TorchEngine
 from llpauc.training.samplers import make_sampler
@@ -55,13 +55,13 @@ def trained(engine_of, model_name, loss_name, sampler_name, options, steps=25):
 
 
 CASES = [
-    *itertools.product(["mf", "lightgcn", "itemsum"], ["llpauc", "bpr"], ["uniform", "all"],
+    *itertools.product(["mf", "lightgcn", "itemsum"], ["llpauc", "bpr"], ["uniform", "all-items"],
                        ["dot", "cosine"], [False]),
     ("mf", "llpauc", "uniform", "dot", True),
     ("mf", "sce", "shared", "cosine", True),
     ("itemsum", "bce", "in-batch", "dot", True),
     ("mf", "sl", "popularity", "cosine", False),
-    ("mf", "tce", "uniform-all", "dot", False),
+    ("mf", "tce", "uniform-with-positives", "dot", False),
     ("mf", "sl_at_k", "shared", "cosine", False),
 ]  # fmt: skip
 
@@ -281,7 +281,7 @@ def test_a_rate_that_diverges_stops_with_epoch_batch_and_cause():
 
 def test_a_user_with_every_item_and_a_catalogue_smaller_than_the_negatives():
     data = Interactions.of(["all"] * 4 + ["one", "two"], ["a", "b", "c", "d", "a", "b"])
-    for sampler in ("uniform", "shared", "all", "popularity", "in-batch", "uniform-all"):
+    for sampler in SAMPLERS:
         model = EMBEDDING_MODELS["mf"](data, EmbeddingOptions(dimensions=4), 0)
         options = TrainingOptions(epochs=3, batch_size=4, negatives=50, sampler=sampler)
         history = fit(model, make_loss("llpauc", alpha=0.7, beta=0.5), Split(data), options)
@@ -319,7 +319,7 @@ def test_shared_propagation_learns_as_well():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"sampler": "unifrm"}, "unknown sampler 'unifrm'"),
         ({"valid_metric": "recall"}, "metric 'recall' needs a rank"),
     ],

@@ -11,7 +11,8 @@ from scipy import stats
 
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
-from llpauc.training.samplers import SAMPLERS, collision_rate, make_sampler
+from llpauc.training.options import SAMPLERS
+from llpauc.training.samplers import collision_rate, make_sampler
 from tests.datasets import random_split
 
 TRAIN = random_split(0, n_users=40, n_items=25, events=500).train
@@ -26,11 +27,11 @@ def batch(size=64):
 
 def pairs(drawn, users):
     items = np.broadcast_to(drawn.items, (len(users), drawn.items.shape[-1]))
-    keep = np.ones(items.shape, bool) if drawn.keep is None else drawn.keep
+    keep = np.ones(items.shape, bool) if drawn.mask is None else drawn.mask
     return np.broadcast_to(users[:, None], items.shape)[keep], items[keep]
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "uniform-all"])
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "uniform-with-positives"])
 def test_no_positive_is_drawn_as_a_negative(name):
     users, positives = batch()
     for step in range(20):
@@ -40,12 +41,12 @@ def test_no_positive_is_drawn_as_a_negative(name):
 
 
 def test_the_papers_way_does_draw_positives():
-    rate = collision_rate(make_sampler("uniform-all", TRAIN, 10, seed=7), TRAIN)
+    rate = collision_rate(make_sampler("uniform-with-positives", TRAIN, 10, seed=7), TRAIN)
     expected = OWN.sum(axis=1)[TRAIN.users].mean() / TRAIN.n_items
     assert rate == pytest.approx(expected, rel=0.15)
 
 
-@pytest.mark.parametrize("name", ["uniform", "uniform-all", "shared"])
+@pytest.mark.parametrize("name", ["uniform", "uniform-with-positives", "shared"])
 def test_uniform_is_uniform(name):
     """Chi-square over what one user may get."""
     user = int(np.argmax(OWN.sum(axis=1)))
@@ -55,7 +56,7 @@ def test_uniform_is_uniform(name):
     for step in range(400):
         _, items = pairs(sampler.draw(step, users, users), users)
         np.add.at(counts, items, 1)
-    allowed = np.ones(TRAIN.n_items, bool) if name == "uniform-all" else ~OWN[user]
+    allowed = np.ones(TRAIN.n_items, bool) if name == "uniform-with-positives" else ~OWN[user]
     assert not counts[~allowed].any()
     assert stats.chisquare(counts[allowed]).pvalue > 1e-4
 
@@ -97,7 +98,7 @@ def test_a_draw_is_a_function_of_seed_and_step(seed, step, name):
     np.testing.assert_array_equal(one.items, two.items)
 
 
-@pytest.mark.parametrize("name", ["uniform", "uniform-all", "popularity"])
+@pytest.mark.parametrize("name", ["uniform", "uniform-with-positives", "popularity"])
 def test_threads_do_not_matter(name):
     users, positives = batch()
     drawn = []
@@ -120,22 +121,25 @@ def test_another_step_or_seed_is_another_draw():
     assert len(set(draws)) == 4
 
 
-@pytest.mark.parametrize("name", ["uniform", "popularity", "shared", "all"])
+@pytest.mark.parametrize("name", ["uniform", "popularity", "shared", "all-items"])
 def test_a_user_with_every_item_has_no_negative_and_ends_nothing(name):
-    data = Interactions.of(["all"] * 4 + ["one"], ["a", "b", "c", "d", "a"])
+    data = Interactions.of(["all-items"] * 4 + ["one"], ["a", "b", "c", "d", "a"])
     users = np.array([0, 1], np.int32)
     drawn = make_sampler(name, data, 3, seed=0).draw(0, users, users)
-    assert drawn.keep is not None
-    assert not drawn.keep[0].any()
-    assert drawn.keep[1].any()
+    assert drawn.mask is not None
+    assert not drawn.mask[0].any()
+    assert drawn.mask[1].any()
 
 
 def test_all_items_and_in_batch_mask_exactly_the_own_ones():
     users, positives = batch()
-    for name, items in (("all", np.arange(TRAIN.n_items)), ("in-batch", np.unique(positives))):
+    for name, items in (
+        ("all-items", np.arange(TRAIN.n_items)),
+        ("in-batch", np.unique(positives)),
+    ):
         drawn = make_sampler(name, TRAIN, 1, seed=0).draw(0, users, positives)
         np.testing.assert_array_equal(drawn.items, items)
-        np.testing.assert_array_equal(drawn.keep, ~OWN[users][:, items])
+        np.testing.assert_array_equal(drawn.mask, ~OWN[users][:, items])
 
 
 def test_a_catalogue_smaller_than_the_number_of_negatives():

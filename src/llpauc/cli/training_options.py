@@ -41,7 +41,8 @@ class ModelOptions:
         epochs: most passes over the training events (100 unless given)
         batch_size: positives a step (128 unless given)
         negatives: negatives for each positive, or for a batch that shares them (100 unless given)
-        sampler: uniform, uniform-all (the paper's way), popularity, shared, in-batch or all
+        sampler: uniform, uniform-with-positives (the paper's way), popularity, shared, in-batch
+            or all-items
         lr: learning rate of Adam (0.001 unless given)
         weight_decay: pull of a batch's rows towards zero (0 unless given)
         valid_metric: what chooses the epoch (ndcg@20 unless given)

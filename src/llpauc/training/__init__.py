@@ -1,18 +1,45 @@
-"""Training: one loop, two engines."""
+"""Training: the loop, its engines, negative samplers and checkpoints."""
 
-from llpauc.training.checkpoint import CheckpointFolder, CheckpointSettings, open_checkpoints
-from llpauc.training.history import Diverged, Epoch, History
-from llpauc.training.loop import check_feasible, fit
-from llpauc.training.options import TrainingOptions
+from typing import TYPE_CHECKING
+
+from llpauc.options import lazy_exports
+
+if TYPE_CHECKING:
+    from llpauc.training.checkpoint import CheckpointFolder, CheckpointSettings, open_checkpoints
+    from llpauc.training.history import Diverged, Epoch, History
+    from llpauc.training.loop import check_feasible, fit
+    from llpauc.training.options import SAMPLERS, TrainingOptions
+    from llpauc.training.trainable import Trainable, TrainingTables
 
 __all__ = [
+    "SAMPLERS",
     "CheckpointFolder",
     "CheckpointSettings",
     "Diverged",
     "Epoch",
-    "TrainingOptions",
     "History",
+    "Trainable",
+    "TrainingOptions",
+    "TrainingTables",
     "check_feasible",
     "fit",
     "open_checkpoints",
 ]
+
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "SAMPLERS": "options",
+        "CheckpointFolder": "checkpoint",
+        "CheckpointSettings": "checkpoint",
+        "Diverged": "history",
+        "Epoch": "history",
+        "History": "history",
+        "Trainable": "trainable",
+        "TrainingOptions": "options",
+        "TrainingTables": "trainable",
+        "check_feasible": "loop",
+        "fit": "loop",
+        "open_checkpoints": "checkpoint",
+    },
+)

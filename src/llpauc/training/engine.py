@@ -106,7 +106,7 @@ class CpuEngine:
     def helpers(self) -> int:
         """A quarter of the threads. None where the kernels use all of them, as the matrix products
         of shared negatives do."""
-        if self.sampler.shape == "shared" or self.tables.uses_all_threads:
+        if self.sampler.is_shared or self.tables.uses_all_threads:
             return 0
         threads: int = numba.get_num_threads()
         return min(threads - 1, max(1, threads // 4))
@@ -220,7 +220,7 @@ class CpuEngine:
         self, batch: Batch, pos_scores: Table, neg_scores: Table
     ) -> tuple[float, Table, Table]:
         pos, neg = torch.from_numpy(pos_scores), torch.from_numpy(neg_scores)
-        keep = None if batch.drawn.keep is None else torch.from_numpy(batch.drawn.keep)
+        keep = None if batch.drawn.mask is None else torch.from_numpy(batch.drawn.mask)
         context = _context(self.loss, batch)
         self._last = (pos, neg, keep, context)
         value, of_pos, of_neg = loss_of_all(self.loss, self._last, self.processes, batch.whole)
@@ -265,7 +265,7 @@ class TorchEngine:
 
     @property
     def helpers(self) -> int:
-        return int(self.sampler.shape == "rows")  # shared ones are drawn with threads
+        return int(not self.sampler.is_shared)  # shared negatives are masked with threads
 
     def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
         mine, whole = self.processes.slice_of(len(users)), len(users)
@@ -275,7 +275,7 @@ class TorchEngine:
     def step(self, batch: Batch) -> float:
         drawn = batch.drawn
         who, pos, neg = (self._tensor(a) for a in (batch.users, batch.positives, drawn.items))
-        keep = None if drawn.keep is None else torch.from_numpy(drawn.keep).to(self.device)
+        keep = None if drawn.mask is None else torch.from_numpy(drawn.mask).to(self.device)
         self.optimizer.zero_grad()
         pos_scores = self.model.scores(who, pos)
         neg_scores = self.model.scores(who, neg if neg.dim() == 2 else neg[None])

@@ -32,10 +32,10 @@ from llpauc.training.checkpoint import (
 from llpauc.training.engine import CpuEngine, Engine, TorchEngine
 from llpauc.training.history import Diverged, Epoch, History
 from llpauc.training.interrupt import StopRequest, stop_requests
-from llpauc.training.options import TrainingOptions
+from llpauc.training.options import SAMPLERS, TrainingOptions
 from llpauc.training.order import BlockOrder, epoch_order
 from llpauc.training.progress import Progress, Stage, arrays, fill_weights, settings
-from llpauc.training.samplers import SAMPLERS, collision_rate, make_sampler
+from llpauc.training.samplers import collision_rate, make_sampler
 from llpauc.training.trainable import Trainable
 
 _QUANTILE_EPOCHS = 5  # SL@K's quantiles are taken anew this often
@@ -314,10 +314,8 @@ def check_feasible(train: Interactions, dimensions: int, options: TrainingOption
     tables = (train.n_users + train.n_items) * dimensions * 4
     if options.shard:
         tables //= current_process_group().world_size
-    columns = options.negatives
-    if SAMPLERS[options.sampler].shape == "shared":
-        drawn = {"all": train.n_items, "in-batch": options.batch_size}
-        columns = min(drawn.get(options.sampler, columns), train.n_items)
+    sampler = SAMPLERS[options.sampler]
+    columns = sampler.items_scored(options.batch_size, options.negatives, train.n_items)
     # Weights, Adam's two moments and the best weights; scores and gradients of a batch, and what is
     # made ahead for the next ones.
     needed = tables * 4 + options.batch_size * columns * 4 * 15

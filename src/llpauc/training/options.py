@@ -1,101 +1,121 @@
-"""How to train."""
+"""The options of training and the names of the samplers. Imports neither torch nor Numba."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from llpauc.errors import InputError, check_at_least, choose
-from llpauc.metrics import parse_metric
-from llpauc.training.samplers import SAMPLERS
+from annotated_types import Ge, Gt, Le, Lt
 
-_MOST_SEED = 2**63 - 1  # torch takes no more
+from llpauc.errors import InputError
+from llpauc.options import (
+    Choices,
+    Count,
+    Grid,
+    LogRange,
+    NonNegative,
+    Positive,
+    Registry,
+    check_options,
+)
+
+if TYPE_CHECKING:
+    from llpauc.training.samplers import Sampler
+
+SAMPLERS: Registry[type[Sampler]] = Registry(
+    "sampler",
+    {
+        "uniform": "llpauc.training.samplers:UniformSampler",
+        "uniform-with-positives": "llpauc.training.samplers:UniformWithPositivesSampler",
+        "popularity": "llpauc.training.samplers:PopularitySampler",
+        "shared": "llpauc.training.samplers:SharedSampler",
+        "all-items": "llpauc.training.samplers:AllItemsSampler",
+        "in-batch": "llpauc.training.samplers:InBatchSampler",
+    },
+    aliases={"all": "all-items", "uniform-all": "uniform-with-positives"},
+)
+
+_Decay = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True)
 class AdamOptions:
-    """Adam's usual numbers.
+    """The hyperparameters of Adam.
 
     Args:
-        lr: learning rate, above 0.
-        decay_mean, decay_square: b1 and b2, in [0, 1).
-        eps: added to the root, above 0.
-        weight_decay: pulls the rows of a batch (and only those) towards zero, at least 0. Indices
-            outside the batch are left alone, as recommenders usually regularise.
+        lr: learning rate.
+        decay_mean, decay_square: b1 and b2.
+        eps: added to the square root.
+        weight_decay: pulls the rows of a batch, and only those, towards zero.
     """
 
-    lr: float = 1e-3
-    decay_mean: float = 0.9
-    decay_square: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
+    lr: Positive = 1e-3
+    decay_mean: _Decay = 0.9
+    decay_square: _Decay = 0.999
+    eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        for name, held, least in (
-            ("lr", self.lr > 0, "above 0"),
-            ("decay_mean", 0 <= self.decay_mean < 1, "in [0, 1)"),
-            ("decay_square", 0 <= self.decay_square < 1, "in [0, 1)"),
-            ("eps", self.eps > 0, "above 0"),
-            ("weight_decay", self.weight_decay >= 0, "at least 0"),
-        ):
-            if not (held and math.isfinite(getattr(self, name))):
-                raise InputError(f"{name} must be {least}, got {getattr(self, name)!r}")
+        check_options(self)
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How to train.
+    """How to train a model.
 
     Args:
-        epochs: most passes over the training events, at least 1.
-        batch_size: positives a step, at least 1.
-        negatives: negatives for each positive; for the batch where the sampler shares them.
-        sampler: uniform, uniform-all (the paper's way), popularity, shared, in-batch or all.
-        lr: Adam's rate.
-        weight_decay: pull of the rows in a batch towards zero.
-        valid_metric: what chooses the best epoch and stops; the one that is reported.
+        epochs: maximum number of passes over the training events.
+        batch_size: positives in a batch.
+        negatives: negatives for each positive, or for the whole batch where the sampler shares
+            them.
+        sampler: where negatives come from. uniform: items that the user does not have;
+            uniform-with-positives: all items, as in the paper; popularity: by the number of events
+            to the power 0.75; shared: one set for the whole batch; all-items: every item, for
+            small catalogues; in-batch: the positives of the batch.
+        lr: learning rate of Adam.
+        weight_decay: L2 penalty on the vectors of a batch.
+        valid_metric: metric on the validation part that chooses the best epoch and stops training.
         valid_every: epochs between two validations.
-        patience: validations without a better value before training stops.
-        seed: of the starting vectors, the order and the negatives.
-        device: "cpu", or a torch device such as "cuda".
-        share: batches that share one propagation of lightgcn; more is faster and a bit stale.
-        half_life: age at which an event comes up half as often (see
-            `llpauc.data.recency.age_weights`);
-            None: every event once an epoch.
-        shard: divide the rows of the tables among the processes of torchrun, in place of a copy in
-            each; mf on CPUs.
+        patience: validations without improvement before training stops.
+        seed: of the initial vectors, the order of events and the negatives.
+        device: cpu, or a device of torch such as cuda.
+        share: batches that share one propagation of lightgcn; more is faster and less exact.
+        half_life: age at which an event is drawn half as often: seconds where events have
+            timestamps, else events; by default every event is used once per epoch.
+        shard: divide the tables among the processes that torchrun started, instead of a copy in
+            each; for mf on CPUs.
     """
 
-    epochs: int = 100
-    batch_size: int = 128
-    negatives: int = 100
-    sampler: str = "uniform"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
+    epochs: Count = 100
+    batch_size: Annotated[int, Ge(1), Grid(128, 1024)] = 128
+    negatives: Annotated[int, Ge(1), Grid(30, 100, 300, 1000)] = 100
+    sampler: Annotated[
+        str,
+        Choices("llpauc.training.options:SAMPLERS"),
+        Grid("uniform", "popularity", "shared", "all-items"),
+    ] = "uniform"
+    lr: Annotated[float, Gt(0), LogRange(3e-4, 3e-2)] = 1e-3
+    weight_decay: Annotated[float, Ge(0), Grid(0.0, 1e-6, 1e-5, 1e-4, 1e-3)] = 0.0
     valid_metric: str = "ndcg@20"
-    valid_every: int = 1
-    patience: int = 5
-    seed: int = 0
+    valid_every: Count = 1
+    patience: Count = 5
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 0
     device: str = "cpu"
-    share: int = 1
-    half_life: float | None = None
+    share: Count = 1
+    half_life: Positive | None = None
     shard: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "negatives", "valid_every", "patience", "share"):
-            check_at_least(name, getattr(self, name), 1)
-        if check_at_least("seed", self.seed, 0) > _MOST_SEED:
-            raise InputError(f"seed must be at most {_MOST_SEED}, got {self.seed!r}")
-        if self.half_life is not None and not 0 < self.half_life < math.inf:
-            raise InputError(f"half_life must be above 0, got {self.half_life!r}")
-        if self.shard and self.device != "cpu":
-            raise InputError(f"shard divides tables among CPUs, and device is {self.device!r}")
+        from llpauc.metrics import parse_metric
+
+        object.__setattr__(self, "sampler", SAMPLERS.canonical(self.sampler))
+        check_options(self)
         parse_metric(self.valid_metric)
-        choose(SAMPLERS, self.sampler, "sampler")
+        if self.shard and self.device != "cpu":
+            raise InputError(f"shard needs device='cpu', got {self.device!r}")
 
     def deciding(self) -> dict[str, Any]:
-        """All that decides what comes out; not where the tables lie."""
+        """The options that affect the result; `shard` does not."""
         return {name: value for name, value in asdict(self).items() if name != "shard"}
 
     @property

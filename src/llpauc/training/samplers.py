@@ -1,31 +1,34 @@
-"""Negatives: which items a positive is compared with.
+"""Samplers choose the negatives: the items that a positive is compared with.
 
-Every draw is a function of (seed, step, position), not of a state that threads share, so that the
-number of threads changes nothing and a resumed run draws what the unbroken one would have drawn.
+Every draw is a function of (seed, step, position in the batch). The number of threads changes
+nothing, a process that draws for a part of a batch draws what one process would have drawn for it,
+and a resumed training draws what an uninterrupted one would have drawn.
 
-Two shapes: `rows` samplers draw N items for each positive; `shared` samplers one set of items for
-all positives of a batch, with a mask for those that are a user's own positives. Shared negatives
-turn scoring into one matrix product, the cheapest pairs there are.
+`PerRowSampler`s draw N items for each positive. `SharedSampler`s use one set of items for all
+positives of a batch, and a mask that excludes the positives of each user; scoring is then one
+matrix product, the cheapest way to score many pairs. A new sampler is a class here and a line in
+`llpauc.training.options.SAMPLERS`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit, prange
 
 from llpauc.data.interactions import Indices, Interactions
-from llpauc.errors import InputError, check_at_least, choose
+from llpauc.errors import InputError, check_at_least
+from llpauc.training.options import SAMPLERS
 
 Mask = npt.NDArray[np.bool_]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_SHORT = 64  # a history of at most so many items is walked, a longer one searched
-WHOLE = slice(0, None)  # every row of a batch
-_RETRIES = 32  # redraws of a popular item that is the user's own, before a uniform draw
+_SHORT = 64  # a history up to this length is scanned, a longer one searched
+_RETRIES = 32  # draws of an item by popularity before a uniform draw
+_WHOLE = slice(0, None)
 
 
 @dataclass(frozen=True)
@@ -33,190 +36,175 @@ class Negatives:
     """The negatives of one batch.
 
     Args:
-        items: (B, N) one row a positive, or (M,) one set for the whole batch.
-        keep: same shape as the pairs, (B, N) or (B, M): False where the pair is really a positive
-            or the user has no negative at all; None where every pair counts.
+        items: (B, N), one row for each positive, or (M,), one set for the whole batch.
+        mask: bool (B, N) or (B, M), False where the item is a positive of the user or the user has
+            no negative; None where every pair counts.
     """
 
     items: Indices
-    keep: Mask | None
-
-
-@dataclass(frozen=True)
-class Histories:
-    """Each user's training items, sorted, as plain arrays for the kernels."""
-
-    starts: npt.NDArray[np.int64]
-    items: Indices
-    n_items: int
-
-    @staticmethod
-    def of(train: Interactions) -> Histories:
-        matrix = train.matrix
-        return Histories(matrix.indptr.astype(np.int64), matrix.indices, train.n_items)
+    mask: Mask | None
 
 
 class Sampler:
     """Draws the negatives of a batch.
 
     Args:
-        train: what counts as a positive.
-        negatives: N, the draws for each positive (or M, for the batch, when shared).
+        train: the events, which are the positives.
+        negatives: number of negatives, for each positive or for the batch.
         seed: of all draws.
     """
 
-    shape: Literal["rows", "shared"] = "rows"
+    is_shared: ClassVar[bool] = False  # one set of items for all positives of a batch
+    uses_negatives: ClassVar[bool] = True  # whether the option `negatives` has an effect
 
     def __init__(self, train: Interactions, negatives: int, seed: int) -> None:
-        self.histories = Histories.of(train)
+        matrix = train.matrix  # the sorted items of each user
+        self.starts, self.items = matrix.indptr.astype(np.int64), matrix.indices
+        self.n_items = train.n_items
         self.negatives = check_at_least("negatives", negatives, 1)
         self.seed = np.uint64(check_at_least("seed", seed, 0))
 
-    def draw(
-        self, step: int, users: Indices, positives: Indices, share: slice = WHOLE
-    ) -> Negatives:
-        """The negatives of step `step`, whose positives are (users, positives); of a share of
-        them where several processes divide the batch: the same as if one had drawn them all."""
-        raise TypeError(f"{type(self).__name__} does not draw")
-
-    def _without_the_sated(self, users: Indices, items: Indices) -> Negatives:
-        """Indices of users who have every item are masked: there is no negative for them."""
-        h = self.histories
-        full = np.diff(h.starts)[users] == h.n_items
-        return Negatives(items, np.broadcast_to(~full[:, None], items.shape).copy())
-
-
-class Uniform(Sampler):
-    """Uniform over the items that are not the user's: one draw each, no rejection.
-
-    The x-th item outside a sorted history is found by a binary search, so a user with nearly all
-    items costs what any other costs; a user with all of them has no negative, and is masked.
-    """
+    @classmethod
+    def items_scored(cls, batch_size: int, negatives: int, n_items: int) -> int:
+        """How many negatives are scored for each positive, at most: the cost in memory and time."""
+        return negatives
 
     def draw(
-        self, step: int, users: Indices, positives: Indices, share: slice = WHOLE
+        self, step: int, users: Indices, positives: Indices, part: slice = _WHOLE
     ) -> Negatives:
-        h, first, users = self.histories, share.start or 0, users[share]
+        """The negatives of batch `step`, with one row for each positive in `part` of the batch."""
+        raise NotImplementedError
+
+
+class PerRowSampler(Sampler):
+    """Base class of samplers that draw items for each positive."""
+
+    def draw(
+        self, step: int, users: Indices, positives: Indices, part: slice = _WHOLE
+    ) -> Negatives:
+        users = users[part]
         items = np.empty((len(users), self.negatives), np.int32)
-        without = _draw_outside(
-            self.seed, np.uint64(step), first, users, h.starts, h.items, h.n_items, items
+        if not self._fill(np.uint64(step), part.start or 0, users, items):
+            return Negatives(items, None)
+        # Some users have every item, and so no negative.
+        has_negative = np.diff(self.starts)[users] < self.n_items
+        return Negatives(items, np.broadcast_to(has_negative[:, None], items.shape).copy())
+
+    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> int:
+        """Fill (B, N) `items` for batch rows from `first` on; the number of users without any."""
+        raise NotImplementedError
+
+
+class UniformSampler(PerRowSampler):
+    """Uniform over the items that the user does not have, with one draw and no rejection."""
+
+    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> int:
+        without: int = _draw_uniform(
+            self.seed, step, first, users, self.starts, self.items, self.n_items, items
         )
-        return self._without_the_sated(users, items) if without else Negatives(items, None)
+        return without
 
 
-class UniformOverAll(Sampler):
-    """Uniform over all items, the user's own included: the reference program's way."""
+class UniformWithPositivesSampler(PerRowSampler):
+    """Uniform over all items, including the user's positives, as in the paper's program."""
 
-    def draw(
-        self, step: int, users: Indices, positives: Indices, share: slice = WHOLE
-    ) -> Negatives:
-        items = np.empty((len(users[share]), self.negatives), np.int32)
-        _draw_any(self.seed, np.uint64(step), share.start or 0, self.histories.n_items, items)
-        return Negatives(items, None)
+    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> int:
+        _draw_any(self.seed, step, first, self.n_items, items)
+        return 0
 
 
-class Popular(Sampler):
-    """In proportion to the items' training counts to a power, the user's own left out.
+class PopularitySampler(PerRowSampler):
+    """In proportion to (number of events)^power, without the items of the user.
 
     Args:
-        power: 1 draws by popularity, 0 uniformly; 0.75 is word2vec's habit.
+        power: 1 is proportional to popularity, 0 uniform, 0.75 as in word2vec.
     """
 
     def __init__(self, train: Interactions, negatives: int, seed: int, power: float = 0.75) -> None:
         super().__init__(train, negatives, seed)
-        weights = np.bincount(train.matrix.indices, minlength=train.n_items).astype(float) ** power
+        weights = np.bincount(self.items, minlength=train.n_items).astype(float) ** power
         self._cumulative = np.cumsum(weights / weights.sum())
 
-    def draw(
-        self, step: int, users: Indices, positives: Indices, share: slice = WHOLE
-    ) -> Negatives:
-        h, first, users = self.histories, share.start or 0, users[share]
-        items = np.empty((len(users), self.negatives), np.int32)
-        without = _draw_popular(
-            self.seed, np.uint64(step), first, users, h.starts, h.items, h.n_items,
+    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> int:
+        without: int = _draw_popular(
+            self.seed, step, first, users, self.starts, self.items, self.n_items,
             self._cumulative, items,
         )  # fmt: skip
-        return self._without_the_sated(users, items) if without else Negatives(items, None)
+        return without
 
 
-class Shared(Sampler):
-    """One uniform draw of distinct items for the whole batch; own positives masked."""
+class SharedSampler(Sampler):
+    """One uniform draw of distinct items for the whole batch; also a base class."""
 
-    shape = "shared"
+    is_shared = True
 
-    def draw(
-        self, step: int, users: Indices, positives: Indices, share: slice = WHOLE
-    ) -> Negatives:
-        n = self.histories.n_items
-        rng = np.random.default_rng([int(self.seed), step])
-        some = rng.choice(n, size=min(self.negatives, n), replace=False, shuffle=False)
-        items = np.sort(some).astype(np.int32)  # sorted: masks by a merge, rows by a walk
-        return Negatives(items, keep_mask(self.histories, users[share], items))
-
-
-class AllItems(Sampler):
-    """Every item is a negative of every user who has not got it; for catalogues that fit."""
-
-    shape = "shared"
+    @classmethod
+    def items_scored(cls, batch_size: int, negatives: int, n_items: int) -> int:
+        return min(negatives, n_items)
 
     def draw(
-        self, step: int, users: Indices, positives: Indices, share: slice = WHOLE
+        self, step: int, users: Indices, positives: Indices, part: slice = _WHOLE
     ) -> Negatives:
-        items = np.arange(self.histories.n_items, dtype=np.int32)
-        return Negatives(items, keep_mask(self.histories, users[share], items))
+        items, users = self._shared_items(step, positives), users[part]
+        mask = np.ones((len(users), len(items)), np.bool_)
+        column_of = np.full(self.n_items, -1, np.int32)
+        column_of[items] = np.arange(len(items), dtype=np.int32)
+        _mask_positives(self.starts, self.items, users, column_of, mask)
+        return Negatives(items, mask)
+
+    def _shared_items(self, step: int, positives: Indices) -> Indices:
+        """Distinct items in ascending order, so that their rows are read in order."""
+        rng, n = np.random.default_rng([int(self.seed), step]), self.n_items
+        items = rng.choice(n, size=min(self.negatives, n), replace=False, shuffle=False)
+        return np.sort(items).astype(np.int32)
 
 
-class InBatch(Sampler):
-    """The batch's own positive items serve all its users: popular items come up more often."""
+class AllItemsSampler(SharedSampler):
+    """Every item; for catalogues that fit into memory as (batch size, items)."""
 
-    shape = "shared"
+    uses_negatives = False
 
-    def draw(
-        self, step: int, users: Indices, positives: Indices, share: slice = WHOLE
-    ) -> Negatives:
-        items = np.unique(positives)
-        return Negatives(items, keep_mask(self.histories, users[share], items))
+    @classmethod
+    def items_scored(cls, batch_size: int, negatives: int, n_items: int) -> int:
+        return n_items
+
+    def _shared_items(self, step: int, positives: Indices) -> Indices:
+        return np.arange(self.n_items, dtype=np.int32)
 
 
-SAMPLERS: dict[str, type[Sampler]] = {
-    "uniform": Uniform,
-    "uniform-all": UniformOverAll,
-    "popularity": Popular,
-    "shared": Shared,
-    "all": AllItems,
-    "in-batch": InBatch,
-}
+class InBatchSampler(SharedSampler):
+    """The positives of the batch, so that popular items are drawn more often."""
+
+    uses_negatives = False
+
+    @classmethod
+    def items_scored(cls, batch_size: int, negatives: int, n_items: int) -> int:
+        return min(batch_size, n_items)
+
+    def _shared_items(self, step: int, positives: Indices) -> Indices:
+        return np.unique(positives)
 
 
 def make_sampler(name: str, train: Interactions, negatives: int, seed: int) -> Sampler:
     """A sampler by name."""
-    return choose(SAMPLERS, name, "sampler")(train, negatives, seed)
-
-
-def keep_mask(histories: Histories, users: Indices, items: Indices) -> Mask:
-    """(B, M): True where items[m] (sorted, distinct) is not in the history of users[b]."""
-    keep = np.ones((len(users), len(items)), np.bool_)
-    place = np.full(histories.n_items, -1, np.int32)
-    place[items] = np.arange(len(items), dtype=np.int32)
-    _unmark(histories.starts, histories.items, users, place, keep)
-    return keep
+    return SAMPLERS[name](train, negatives, seed)
 
 
 def collision_rate(sampler: Sampler, train: Interactions, draws: int = 4096) -> float:
-    """The share of drawn pairs that are really positives and not masked: what trains the wrong way.
+    """The fraction of negatives that are positives of the user, and so train the wrong way.
 
-    Zero for every sampler but `uniform-all`, where it is about the density of the user's row.
+    Zero unless the sampler includes positives; then about the density of the user-item matrix.
     """
     if not len(train):
-        raise InputError("no training interactions to draw negatives for")
+        raise InputError("no training events to draw negatives for")
     rng = np.random.default_rng(int(sampler.seed))
-    some = rng.integers(0, len(train), size=max(1, min(draws, len(train)) // sampler.negatives + 1))
-    users, positives = train.users[some], train.items[some]
+    rows = rng.integers(0, len(train), size=max(1, min(draws, len(train)) // sampler.negatives + 1))
+    users, positives = train.users[rows], train.items[rows]
     drawn = sampler.draw(0, users, positives)
     items = np.broadcast_to(drawn.items, (len(users), drawn.items.shape[-1]))
-    own = np.asarray(train.matrix[np.repeat(users, items.shape[1]), items.ravel()]).ravel() > 0
-    counted = np.ones_like(own) if drawn.keep is None else drawn.keep.ravel()
-    return float(own[counted].mean()) if counted.any() else 0.0
+    collides = np.asarray(train.matrix[np.repeat(users, items.shape[1]), items.ravel()]).ravel() > 0
+    counted = np.ones_like(collides) if drawn.mask is None else drawn.mask.ravel()
+    return float(collides[counted].mean()) if counted.any() else 0.0
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -224,7 +212,7 @@ def collision_rate(sampler: Sampler, train: Interactions, draws: int = 4096) -> 
 
 @njit(inline="always")
 def mix(x):
-    """splitmix64's finalizer: every bit of x decides every bit of the outcome."""
+    """The finalizer of splitmix64: every bit of x affects every bit of the result."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -232,18 +220,19 @@ def mix(x):
 
 @njit(inline="always")
 def _stream(seed, step, row):
-    """Where the numbers of one row of one step begin."""
+    """The random stream of one row of one batch."""
     return mix(mix(mix(seed + GOLDEN) + step * GOLDEN) + np.uint64(row + 1) * GOLDEN)
 
 
 @njit(inline="always")
 def _number(stream, place):
+    """The 64 random bits at a place of a stream."""
     return mix(stream + np.uint64(place + 1) * GOLDEN)
 
 
 @njit(inline="always")
 def _below(half, bound):
-    """A whole number in [0, bound) from 32 random bits; bias below bound / 2^32."""
+    """An integer in [0, bound) from 32 random bits; bias below bound / 2^32."""
     return np.int64((half * np.uint64(bound)) >> np.uint64(32))
 
 
@@ -258,12 +247,12 @@ def _low(number):
 
 
 @njit(inline="always")
-def _outside(x, own):
-    """The x-th (from 0) item that is not in the sorted `own`."""
-    low, high = 0, len(own)
+def _nth_absent(x, history):
+    """The x-th item, from 0, that is not in the sorted history: a binary search."""
+    low, high = 0, len(history)
     while low < high:
         middle = (low + high) >> 1
-        if own[middle] - middle <= x:
+        if history[middle] - middle <= x:
             low = middle + 1
         else:
             high = middle
@@ -271,31 +260,31 @@ def _outside(x, own):
 
 
 @njit(nogil=True, cache=True)
-def _draw_outside(seed, step, first, users, starts, items, n_items, out):
+def _draw_uniform(seed, step, first, users, starts, items, n_items, out):
     without = 0
     for row in range(len(users)):
-        own = items[starts[users[row]] : starts[users[row] + 1]]
-        free = n_items - len(own)
+        history = items[starts[users[row]] : starts[users[row] + 1]]
+        absent = n_items - len(history)
         drawn = out[row]
-        if free == 0:
+        if absent == 0:
             without += 1
             drawn[:] = 0
             continue
         stream = _stream(seed, step, first + row)
-        for pair in range(len(drawn) // 2):  # one number serves two draws
+        for pair in range(len(drawn) // 2):  # one number for two draws
             number = _number(stream, 2 * pair)
-            drawn[2 * pair] = _below(_high(number), free)
-            drawn[2 * pair + 1] = _below(_low(number), free)
+            drawn[2 * pair] = _below(_high(number), absent)
+            drawn[2 * pair + 1] = _below(_low(number), absent)
         if len(drawn) % 2:
             last = len(drawn) - 1
-            drawn[last] = _below(_high(_number(stream, last)), free)
-        if len(own) <= _SHORT:  # most histories: whole rows at once, in vector instructions
-            for item in own:
+            drawn[last] = _below(_high(_number(stream, last)), absent)
+        if len(history) <= _SHORT:  # most histories: all draws at once, in vector instructions
+            for item in history:
                 for place in range(len(drawn)):
                     drawn[place] += drawn[place] >= item
         else:
             for place in range(len(drawn)):
-                drawn[place] = _outside(drawn[place], own)
+                drawn[place] = _nth_absent(drawn[place], history)
     return without
 
 
@@ -311,33 +300,33 @@ def _draw_any(seed, step, first, n_items, out):
 def _draw_popular(seed, step, first, users, starts, items, n_items, cumulative, out):
     without = 0
     for row in range(len(users)):
-        own = items[starts[users[row]] : starts[users[row] + 1]]
-        free = n_items - len(own)
-        without += free == 0
+        history = items[starts[users[row]] : starts[users[row] + 1]]
+        absent = n_items - len(history)
+        without += absent == 0
         stream = _stream(seed, step, first + row)
         for place in range(out.shape[1]):
             item = 0
-            if free > 0:
-                found = False
+            if absent > 0:
+                accepted = False
                 for attempt in range(_RETRIES):
                     number = _number(stream, place * (_RETRIES + 1) + attempt)
-                    share = np.float64(number >> np.uint64(11)) * 2.0**-53
-                    item = min(np.searchsorted(cumulative, share, side="right"), n_items - 1)
-                    at = np.searchsorted(own, item)
-                    found = at == len(own) or own[at] != item
-                    if found:
+                    quantile = np.float64(number >> np.uint64(11)) * 2.0**-53
+                    item = min(np.searchsorted(cumulative, quantile, side="right"), n_items - 1)
+                    at = np.searchsorted(history, item)
+                    accepted = at == len(history) or history[at] != item
+                    if accepted:
                         break
-                if not found:
+                if not accepted:
                     number = _number(stream, place * (_RETRIES + 1) + _RETRIES)
-                    item = _outside(_below(_high(number), free), own)
+                    item = _nth_absent(_below(_high(number), absent), history)
             out[row, place] = item
     return without
 
 
 @njit(parallel=True, cache=True)
-def _unmark(starts, items, users, place, keep):
+def _mask_positives(starts, items, users, column_of, mask):
     for row in prange(len(users)):
         for at in range(starts[users[row]], starts[users[row] + 1]):
-            column = place[items[at]]
+            column = column_of[items[at]]
             if column >= 0:
-                keep[row, column] = False
+                mask[row, column] = False
