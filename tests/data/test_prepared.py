@@ -20,14 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llpauc.data import splits
+from llpauc.data.column_files import BucketShuffle, ColumnFiles
 from llpauc.data.filters import rated_at_least
 from llpauc.data.interactions import Interactions, Split
+from llpauc.data.prepare import Pairs, memory_bytes, prepare
 from llpauc.data.prepared import is_prepared, open_prepared
-from llpauc.data.preparing.columns import GrowingColumns
-from llpauc.data.preparing.parting import Pairs, smallest
-from llpauc.data.preparing.prepare import memory_bytes, prepare
-from llpauc.data.preparing.shuffling import BucketShuffle
 from llpauc.data.readers import load, read_interactions
+from llpauc.data.splits import nth_smallest
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.losses import LLPAUCLoss
@@ -440,8 +439,8 @@ def test_bucket_shuffle_gives_every_order_equally_often(tmp_path):
         shuffle = BucketShuffle(tmp_path, kind, n, [seed], bucket=2)
         shuffle.add(a=np.arange(2))
         shuffle.add(a=np.arange(2, 4))
-        columns = GrowingColumns(tmp_path, "out", a=np.int32)
-        shuffle.pour(columns)
+        columns = ColumnFiles(tmp_path, "out", a=np.int32)
+        shuffle.write_to(columns)
         order = tuple(columns.mapped()["a"].tolist())
         seen[order] = seen.get(order, 0) + 1
     expected = rounds / 24
@@ -488,13 +487,13 @@ def test_ordinary_data_keep_their_order_of_old():
     assert epoch_order(data, 5, 2, 1, chances).tolist() == drawn[1:].tolist()
 
 
-def test_smallest_is_that_of_sorting():
+def test_nth_smallest_is_that_of_sorting():
     rng = np.random.default_rng(0)
     values = rng.integers(0, 2**64, 5000, dtype=np.uint64)
     values[:2500] = rng.choice(values[2500:2520], 2500)
     chunks = np.array_split(values, 7)
     for place in (0, 1, 17, 2499, 4999):
-        assert smallest(lambda: iter(chunks), place) == np.sort(values)[place]
+        assert nth_smallest(lambda: iter(chunks), place) == np.sort(values)[place]
 
 
 def test_chunks_are_of_whole_users_and_cover_all():

@@ -24,7 +24,7 @@ from scipy import sparse
 
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.readers import FORMATS, Reading, load, read_interactions, read_split
-from llpauc.data.readers.gathering import connect
+from llpauc.data.sources import connect
 from llpauc.errors import InputError
 
 DATA = Path(os.environ.get("LLPAUC_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -79,7 +79,7 @@ def test_formats_are_guessed(name: str, packed: bool, tmp_path: Path) -> None:
     assert reading.format == READ_AS.get(name, "csv")
     assert not any(SLOW_WAY in note for note in reading.notes)
     assert any(f"read as {reading.format}" in note for note in reading.notes)
-    assert any("user = column" in note and "(guessed)" in note for note in reading.notes)
+    assert any("user = column" in note and "(detected)" in note for note in reading.notes)
 
 
 def test_formats_can_be_told(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_the_notes_say_what_was_guessed_and_only_that(tmp_path: Path) -> None:
         rating="rating",
         timestamp="3",
     )
-    assert not any("guessed" in note for note in told.notes)
+    assert not any("detected" in note for note in told.notes)
     guessed = " ".join(read(tmp_path, "e.csv", FILES["e.csv"]).notes)
     for word in ("delimiter ','", "a header", "user = column 'user_id'", "timestamp = column"):
         assert word in guessed
@@ -130,7 +130,7 @@ def test_columns_of_a_file_without_header(tmp_path: Path) -> None:
     assert dated.timestamps is not None
     assert dated.timestamps.tolist() == [0.0, 86400.0]
     wide = "1,2,3,4,5\n6,7,8,9,0\n"
-    with pytest.raises(InputError, match="cannot tell which column"):
+    with pytest.raises(InputError, match="cannot detect which column"):
         read(tmp_path, "w.csv", wide)
     assert events(read(tmp_path, "w.csv", wide, user=4, item=0).interactions) == [
         ("5", "1"),
@@ -151,7 +151,7 @@ def test_columns_of_a_file_without_header(tmp_path: Path) -> None:
 def test_headers_are_guessed(text: str, header: bool, tmp_path: Path) -> None:
     reading = read(tmp_path, "e.csv", text, user=0, item=1)
     assert len(reading.interactions) == text.count("\n") - header
-    word = "a header (guessed)" if header else "no header (guessed)"
+    word = "a header (detected)" if header else "no header (detected)"
     assert any(word in note for note in reading.notes)
 
 
@@ -167,7 +167,7 @@ def test_columns_can_be_left_aside(tmp_path: Path) -> None:
     text = "user,item,date\na,b,03 12 2013\n"
     odd = read(tmp_path, "d.csv", text)
     assert odd.interactions.timestamps is None
-    assert any("'date' left aside" in note for note in odd.notes)
+    assert any("'date' ignored" in note for note in odd.notes)
 
 
 def test_dates_become_seconds(tmp_path: Path) -> None:

@@ -1,175 +1,436 @@
-"""Cut one table of events into train, validation and test, and say what was decided on the way.
+"""Divide events into train, validation and test parts.
 
-Rules that every split here keeps:
+Every split follows these rules:
 
-- A user-item pair lies in one part only. Of a pair's several events the earliest stays (the first
-  row where there are no timestamps); the others are dropped, counted and noted.
-- Which events a part gets depends on the ids, the timestamps and the seed, not on the order of the
-  rows. (Only a pair's events of one and the same time are told apart by their order.) The rows of a
-  part stay in the order they came in.
-- A part that was asked for and came out empty is an error, not an empty table.
-- The parts share the id maps of the data that came in.
+- A user-item pair is in one part only. Of several events of a pair the earliest is kept (the first
+  one if there are no timestamps); the others are dropped, counted and noted.
+- The events of a part depend on the ids, the timestamps and the seed, not on the order of the
+  rows. (Only events of the same pair and time are told apart by their order.) A part keeps the
+  order of the rows.
+- A part that was requested and is empty raises an error.
+- The parts share the id maps of the data.
+
+`SplitRule` is the definition of a split. It is applied in memory here, and out of core by
+`llpauc.data.prepare`, which draws random events in another way.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError, check_at_least, choose, listing
 
 Seed = int | np.random.Generator
 Positions = npt.NDArray[np.int64]
+PartCodes = npt.NDArray[np.int8]  # 0 train, 1 valid, 2 test
+Values = npt.NDArray[np.uint64]
 
-# A half-up rounding that forgives the float: 0.1 * 25 is 2.5 and 0.7 * 10 is 7.
+# Rounds halves up in spite of floating-point error: 0.1 * 25 is 2.5 and 0.7 * 10 is 7.
 _HALF = 0.5 + 1e-9
 
 
 def generator(seed: Seed) -> np.random.Generator:
-    """A Generator from a whole number, or the one passed in."""
+    """A Generator from an integer, or the one passed in."""
     if isinstance(seed, np.random.Generator):
         return seed
     return np.random.default_rng(check_at_least("seed", seed, 0))
 
 
-def canonical_order(data: Interactions) -> Positions:
-    """One position for each user-item pair, sorted by the outside ids (as text).
+# --- the rules ------------------------------------------------------------------------------------
 
-    Of several events of a pair the earliest is taken. Drawing by place in this order is what makes
-    a seed give the same events however the rows of the file were ordered.
+
+@dataclass(frozen=True)
+class SplitRule:
+    """What a split holds out.
+
+    Args:
+        title: what the split is called in notes.
+        by_time: hold out the latest events; otherwise events are drawn at random.
+        per_user: hold out events of every user; otherwise one cut is made over all events.
+        counts: n events -> how many go to valid and to test.
+        requested: whether there is to be a validation part, and a test part.
+        options: the sizes, for notes.
+    """
+
+    title: str
+    by_time: bool
+    per_user: bool
+    counts: Callable[[Positions], tuple[Positions, Positions]]
+    requested: tuple[bool, bool]
+    options: str
+
+    def note(self, seed: Seed | None) -> str:
+        """One line that describes the split."""
+        if not self.by_time:
+            given = isinstance(seed, np.random.Generator)
+            return f"{self.title}{self.options}, {'a given Generator' if given else f'{seed=}'}"
+        ties = (
+            "of one time ordered by item id" if self.per_user else "at a cut go to the later part"
+        )
+        return f"{self.title}{self.options}; events {ties}"
+
+
+def split_rule(how: str, **options: Any) -> SplitRule:
+    """The rule of the split of that name in `SPLITS`.
+
+    Args:
+        how: its name.
+        options: of that split, without the seed; an unknown one raises `InputError`.
+    """
+    parameters = inspect.signature(choose(SPLITS, how, "split")).parameters
+    known = {n: p.default for n, p in parameters.items() if n not in ("data", "seed")}
+    for name in options:
+        if name not in known:
+            raise InputError(
+                f"the split {how!r} has no option {name!r}; it takes: {listing(known)}"
+            )
+    given = known | options
+    if how == "leave_k_out":
+        k = check_at_least("k", given["k"], 1)
+        valid_k = check_at_least("valid_k", given["valid_k"], 0)
+        by = choose({"time": "by time", "random": "at random"}, given["by"], "order (by)")
+        by_time = given["by"] == "time"
+        title, sizes = f"leave {k} out {by}", f", {valid_k} for validation"
+        return SplitRule(
+            title, by_time, True, _leave_counts(k, valid_k), (valid_k > 0, True), sizes
+        )
+    valid, test = given["valid"], given["test"]
+    for name, fraction in (("valid", valid), ("test", test)):
+        if not 0.0 <= fraction < 1.0:
+            raise InputError(f"{name} must be a fraction in [0, 1), got {fraction!r}")
+    if not valid + test < 1.0:
+        raise InputError(
+            f"valid + test must be below 1, got {valid!r} + {test!r}; train needs some events"
+        )
+    title, by_time, per_user = {
+        "random_per_user": ("random per user", False, True),
+        "random": ("random over all events", False, False),
+        "temporal": ("temporal, one cut for all users", True, False),
+    }[how]
+    if given.get("per_user"):
+        title, per_user = "temporal per user", True
+    sizes = f": valid={valid:g}, test={test:g}"
+    requested = (valid > 0, test > 0)
+    return SplitRule(title, by_time, per_user, _fraction_counts(valid, test), requested, sizes)
+
+
+def _leave_counts(k: int, valid_k: int) -> Callable[[Positions], tuple[Positions, Positions]]:
+    def counts(n: Positions) -> tuple[Positions, Positions]:
+        enough = n > k + valid_k
+        return np.where(enough, valid_k, 0), np.where(enough, k, 0)
+
+    return counts
+
+
+def _fraction_counts(
+    valid: float, test: float
+) -> Callable[[Positions], tuple[Positions, Positions]]:
+    """Rounded fractions of n events; at least one stays in train, validation is reduced first."""
+
+    def counts(n: Positions) -> tuple[Positions, Positions]:
+        n_test = np.minimum(np.floor(test * n + _HALF).astype(np.int64), np.maximum(n - 1, 0))
+        n_valid = np.minimum(
+            np.floor(valid * n + _HALF).astype(np.int64), np.maximum(n - 1 - n_test, 0)
+        )
+        return n_valid, n_test
+
+    return counts
+
+
+def per_user_codes(
+    order: Positions, sizes: Positions, n_valid: Positions, n_test: Positions
+) -> PartCodes:
+    """Hold out the last events of each user.
+
+    Args:
+        order: positions of the events, sorted by user and then in the order they are held out.
+        sizes: events of each user.
+        n_valid, n_test: how many of them to hold out; the last ones go to test.
+    """
+    from_end = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(order))  # 1 is the last
+    codes = np.zeros(len(order), np.int8)
+    codes[order[from_end <= np.repeat(n_valid + n_test, sizes)]] = 1
+    codes[order[from_end <= np.repeat(n_test, sizes)]] = 2
+    return codes
+
+
+def find_cuts(
+    rule: SplitRule, n: int, values: Callable[[], Iterable[Values]]
+) -> dict[int, np.uint64]:
+    """Part code -> the value from which events belong to that part or a later one.
+
+    Args:
+        rule: a split that is not per user.
+        n: number of events.
+        values: iterates over the values of all events in chunks, the same at each call.
+    """
+    n_valid, n_test = (int(count[0]) for count in rule.counts(np.array([n])))
+    held = {1: n_valid + n_test, 2: n_test}
+    return {
+        code: nth_smallest(values, n - count)
+        for code, count in held.items()
+        if count > 0 and rule.requested[code - 1]
+    }
+
+
+def cut_codes(values: Values, cuts: dict[int, np.uint64]) -> PartCodes:
+    codes = np.zeros(len(values), np.int8)
+    for code, cut in cuts.items():
+        codes[values >= cut] = code
+    return codes
+
+
+def cut_notes(cuts: dict[int, np.uint64]) -> list[str]:
+    """Notes about the times of the cuts of a temporal split."""
+    top = np.uint64(1 << 63)
+    times = {
+        code: float(np.array([cut ^ top if cut & top else ~cut], np.uint64).view(np.float64)[0])
+        for code, cut in cuts.items()
+    }
+    return [f"{('valid', 'test')[code - 1]} starts at timestamp {t!r}" for code, t in times.items()]
+
+
+def sortable(times: npt.NDArray[np.float64]) -> Values:
+    """Unsigned integers in the order of the times."""
+    bits = (times + 0.0).view(np.uint64)  # -0.0 + 0.0 is 0.0
+    negative = bits >> np.uint64(63) == 1
+    return np.where(negative, ~bits, bits | np.uint64(1 << 63))
+
+
+def nth_smallest(chunks: Callable[[], Iterable[Values]], n: int) -> np.uint64:
+    """The value at position `n` (from 0) of all values in ascending order, in four passes.
+
+    >>> int(nth_smallest(lambda: iter([np.array([7, 5], np.uint64), np.array([6], np.uint64)]), 1))
+    6
+    """
+    prefix = 0
+    for shift in (48, 32, 16, 0):
+        digits = np.zeros(1 << 16, np.int64)
+        for values in chunks():
+            rest = values >> np.uint64(shift)
+            if shift < 48:
+                rest = rest[rest >> np.uint64(16) == prefix]
+            digits += np.bincount((rest & np.uint64(0xFFFF)).astype(np.int64), minlength=1 << 16)
+        up_to = np.cumsum(digits)
+        digit = int(np.searchsorted(up_to, n, side="right"))
+        n -= int(up_to[digit] - digits[digit])
+        prefix = (prefix << 16) | digit
+    return np.uint64(prefix)
+
+
+def train_only_note(held_out: Positions, rule: SplitRule) -> list[str]:
+    """A note on users without a held-out event, from the number held out of each."""
+    without = int(np.count_nonzero(held_out == 0))
+    if not without or not any(rule.requested):
+        return []
+    return [
+        f"{without} of {len(held_out)} users have too few events to hold any out; all of theirs "
+        "are in train"
+    ]
+
+
+def dropped_note(dropped: int, timed: bool) -> list[str]:
+    """A note on repeated events of a pair."""
+    kept = "earliest" if timed else "first row"
+    text = f"{dropped} repeated events of a user-item pair dropped, the {kept} kept"
+    return [text] if dropped else []
+
+
+def cold_note(cold: int, n_users: int) -> list[str]:
+    """A note on test users without a training event."""
+    return [f"{cold} of {n_users} test users have no training event"] if cold else []
+
+
+def check_parts(sizes: dict[str, int], rule: SplitRule, note: str) -> None:
+    """Raise `InputError` if a requested part is empty."""
+    for part, requested in zip(("train", "valid", "test"), (True, *rule.requested), strict=True):
+        if requested and not sizes[part]:
+            raise InputError(
+                f"the {part} part is empty, out of {sum(sizes.values())} events ({note}); use more "
+                "data, other fractions or counts, or another kind of split"
+            )
+
+
+# --- in memory ------------------------------------------------------------------------------------
+
+
+def canonical_order(data: Interactions) -> Positions:
+    """One position for each user-item pair, sorted by the ids (as text).
+
+    Of several events of a pair the earliest is taken. Random draws are made in this order, so that
+    a seed gives the same events whatever the order of the rows.
 
     >>> data = Interactions.of(["b", "a", "b"], ["x", "y", "x"], timestamps=[2, 3, 1])
     >>> canonical_order(data).tolist()
     [1, 2]
     """
-    user_place, item_place = _text_place(data.user_ids), _text_place(data.item_ids)
+    user_place, item_place = _text_order(data.user_ids), _text_order(data.item_ids)
     key = user_place[data.users] * max(data.n_items, 1) + item_place[data.items]
     order = np.argsort(key)
     key = key[order]
-    again = key[1:] == key[:-1]
-    if not again.any():
+    repeats = key[1:] == key[:-1]
+    if not repeats.any():
         return order
-    twins = np.zeros(len(key), dtype=bool)
-    twins[1:] |= again
-    twins[:-1] |= again
-    rows = order[twins]
+    repeated = np.zeros(len(key), dtype=bool)
+    repeated[1:] |= repeats
+    repeated[:-1] |= repeats
+    rows = order[repeated]
     time = np.zeros(len(rows)) if data.timestamps is None else data.timestamps[rows]
-    order[twins] = rows[np.lexsort((rows, time, key[twins]))]
-    return order[np.concatenate(([True], ~again))]
+    order[repeated] = rows[np.lexsort((rows, time, key[repeated]))]
+    return order[np.concatenate(([True], ~repeats))]
 
 
-def hold_out(split: Split, share: float, seed: Seed) -> Split:
-    """With a share of each user's training events as the validation part; the test part stays.
+def _text_order(ids: IdMap) -> Positions:
+    """The position of each index in the order of the ids' text."""
+    return _inverse(np.asarray(pc.array_sort_indices(ids.text)))
 
-    Raises:
-        InputError: too few events to hold any out.
-    """
-    held = split_random_per_user(split.train, valid=share, test=0.0, seed=seed)
-    return Split(held.train, held.valid, split.test, held.notes)
+
+def _inverse(permutation: npt.NDArray[Any]) -> Positions:
+    inverse = np.empty(len(permutation), dtype=np.int64)
+    inverse[permutation] = np.arange(len(permutation))
+    return inverse
+
+
+def times_of(data: Interactions, purpose: str) -> npt.NDArray[np.float64]:
+    """The timestamps, or an error if there are none or some are not finite."""
+    if data.timestamps is None:
+        raise InputError(
+            f"{purpose} needs timestamps and this data has none; name their column (--timestamp) "
+            "or use a random split"
+        )
+    bad = np.flatnonzero(~np.isfinite(data.timestamps))
+    if len(bad):
+        raise InputError(
+            f"{purpose} needs finite timestamps, got {data.timestamps[bad[0]]} in event {bad[0]}; "
+            "drop or fill such rows"
+        )
+    return data.timestamps
+
+
+def _apply(data: Interactions, rule: SplitRule, seed: Seed | None) -> Split:
+    """Split the events in memory."""
+    if rule.by_time:
+        times = times_of(data, f"the split '{rule.title}'")
+    elif seed is None:
+        raise InputError(
+            f"the split '{rule.title}' needs a seed; give an integer such as seed=2024"
+        )
+    order = canonical_order(data)
+    notes = [rule.note(seed)]
+    n = len(order)
+
+    # The order in which events are held out: by time, or a random permutation.
+    place = (
+        _inverse(np.argsort(times[order], kind="stable"))
+        if rule.by_time
+        else generator(seed or 0).permutation(n)
+    )
+    if rule.per_user:
+        users = data.users[order]
+        starts = np.flatnonzero(np.diff(users, prepend=-1))
+        sizes = np.diff(starts, append=n)
+        n_valid, n_test = rule.counts(sizes)
+        # All keys differ, so that the fast, unstable sort has one result.
+        by_user = np.argsort(np.repeat(np.arange(len(sizes)), sizes) * n + place)
+        codes = per_user_codes(by_user, sizes, n_valid, n_test)
+        notes += train_only_note(n_valid + n_test, rule)
+    else:
+        values = sortable(times[order]) if rule.by_time else (n - 1 - place).astype(np.uint64)
+        cuts = find_cuts(rule, n, lambda: [values])
+        codes = cut_codes(values, cuts)
+        notes += cut_notes(cuts) if rule.by_time else []
+    return _assemble(data, order, codes, rule, notes)
+
+
+def _assemble(
+    data: Interactions, order: Positions, codes: PartCodes, rule: SplitRule, notes: list[str]
+) -> Split:
+    """The parts, from the code of each position of the canonical order."""
+    if len(order) == 0:
+        raise InputError("there is no event to split; check the file and its filters")
+    row_codes = np.full(len(data), -1, dtype=np.int8)
+    row_codes[order] = codes
+    train, valid, test = (data.take(row_codes == code) for code in range(3))
+    sizes = {"train": len(train), "valid": len(valid), "test": len(test)}
+    check_parts(sizes, rule, notes[0])
+    in_train = np.zeros(data.n_users, dtype=bool)
+    in_train[train.users] = True
+    test_users = np.unique(test.users)
+    notes += dropped_note(len(data) - len(order), data.timestamps is not None)
+    notes += cold_note(int(np.count_nonzero(~in_train[test_users])), len(test_users))
+    has_valid, has_test = rule.requested
+    return Split(train, valid if has_valid else None, test if has_test else None, tuple(notes))
 
 
 def split_random_per_user(
     data: Interactions, *, valid: float = 0.1, test: float = 0.2, seed: Seed
 ) -> Split:
-    """Hold out the same share of every user's events, drawn at random.
+    """Hold out the same fraction of every user's events, drawn at random.
 
     Of n events a user gives round(test n) to test and round(valid n) to validation (halves up),
-    and always keeps one for training: with the default shares a user needs 3 events for a test
-    event and 5 for a validation event. Users with too few stay wholly in train; this is noted.
+    and always keeps one for training: with the default fractions a user needs 3 events for a test
+    event and 5 for a validation event. Users with fewer stay in train; this is noted.
 
     Args:
         data: events; duplicates of a pair are dropped first.
-        valid: share for validation, at least 0; with 0 the split has no such part.
-        test: share for test, likewise; valid + test < 1.
-        seed: whole number >= 0, or a Generator.
+        valid: fraction for validation, at least 0; with 0 the split has no such part.
+        test: fraction for test, likewise; valid + test < 1.
+        seed: integer >= 0, or a Generator.
 
     >>> data = Interactions.of(["ann"] * 10, range(10))
     >>> {name: len(part) for name, part in split_random_per_user(data, seed=1).parts.items()}
     {'train': 7, 'valid': 1, 'test': 2}
     """
-    check_shares(valid, test)
-    order = canonical_order(data)
-    draw = generator(seed).permutation(len(order))
-    head = f"random per user: valid={valid:g}, test={test:g}, {_said(seed)}"
-    return _hold_out_per_user(
-        data, order, draw, share_counts(valid, test), (valid > 0, test > 0), head
-    )
+    return _apply(data, split_rule("random_per_user", valid=valid, test=test), seed)
 
 
 def split_random(data: Interactions, *, valid: float = 0.1, test: float = 0.2, seed: Seed) -> Split:
-    """Hold out a share of all events, drawn at random whoever their users are.
+    """Hold out a fraction of all events, drawn at random regardless of their users.
 
-    A user may end up without a training event; such test users are counted in the notes. Args as
-    in `split_random_per_user`.
+    A user may have no training event; such test users are counted in the notes. Args as in
+    `split_random_per_user`.
 
     >>> data = Interactions.of(["ann", "bob"] * 5, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
     >>> {name: len(part) for name, part in split_random(data, seed=1).parts.items()}
     {'train': 7, 'valid': 1, 'test': 2}
     """
-    check_shares(valid, test)
-    order = canonical_order(data)
-    n_valid, n_test = share_counts(valid, test)(np.array([len(order)]))
-    draw = generator(seed).permutation(len(order))
-    codes = np.zeros(len(order), dtype=np.int8)
-    codes[draw < n_valid + n_test] = 1
-    codes[draw < n_test] = 2
-    head = f"random over all events: valid={valid:g}, test={test:g}, {_said(seed)}"
-    return _assemble(data, order, codes, (valid > 0, test > 0), [head])
+    return _apply(data, split_rule("random", valid=valid, test=test), seed)
 
 
 def split_temporal(
     data: Interactions, *, valid: float = 0.1, test: float = 0.2, per_user: bool = False
 ) -> Split:
-    """Train on what came first, test on what came last.
+    """Train on the earliest events, test on the latest.
 
-    One cut in time for all users (default): every training event lies strictly before every
-    validation event, and those strictly before every test event. Events of the very time at a cut
-    all go to the later part, so that a held-out part is never smaller than asked for.
+    One cut in time for all users (default): every training event is strictly before every
+    validation event, and those are strictly before every test event. Events at the time of a cut
+    go to the later part, so that a held-out part is never smaller than requested.
 
-    With `per_user` each user's own last events are held out, as many as `split_random_per_user`
-    would take; a user's events of one time are ordered by item id. Users with too few events stay
-    wholly in train. This is not free of the future: one user's training may lie after another
-    user's test.
+    With `per_user` the last events of each user are held out, as many as `split_random_per_user`
+    takes; events of one user and time are ordered by item id. Users with too few events stay in
+    train. One user's training events may then be later than another user's test events.
 
     Args:
         data: events with timestamps; duplicates of a pair are dropped first, the earliest kept.
-        valid: share for validation, at least 0; with 0 the split has no such part.
-        test: share for test, likewise; valid + test < 1.
-        per_user: cut each user's history by itself.
+        valid: fraction for validation, at least 0; with 0 the split has no such part.
+        test: fraction for test, likewise; valid + test < 1.
+        per_user: cut the history of each user separately.
 
     >>> data = Interactions.of(list("abcde"), list("vwxyz"), timestamps=[5, 1, 4, 2, 3])
     >>> split = split_temporal(data, valid=0.2, test=0.2)
     >>> split.test.timestamps.tolist(), split.valid.timestamps.tolist()
     ([5.0], [4.0])
     """
-    check_shares(valid, test)
-    shares = f"valid={valid:g}, test={test:g}"
-    times = times_of(data, "a temporal split")
-    order = canonical_order(data)
-    times = times[order]
-    if per_user:
-        head = f"temporal per user: {shares}; events of one time ordered by item id"
-        return _hold_out_per_user(
-            data, order, _places(times), share_counts(valid, test), (valid > 0, test > 0), head
-        )
-    n_valid, n_test = share_counts(valid, test)(np.array([len(order)]))
-    in_time = np.sort(times)
-    codes = np.zeros(len(order), dtype=np.int8)
-    notes = [
-        f"temporal, one cut for all: {shares}; events of a cut's own time go to the later part"
-    ]
-    for code, name, held in ((1, "valid", n_valid + n_test), (2, "test", n_test)):
-        if held[0] > 0 and (valid, test)[code - 1] > 0:
-            cut = in_time[len(order) - held[0]]
-            codes[times >= cut] = code
-            notes.append(f"{name} starts at timestamp {float(cut)!r}")
-    return _assemble(data, order, codes, (valid > 0, test > 0), notes)
+    return _apply(data, split_rule("temporal", valid=valid, test=test, per_user=per_user), None)
 
 
 def split_leave_k_out(
@@ -184,43 +445,21 @@ def split_leave_k_out(
 
     By time the last k are tested and the `valid_k` before them validated (events of one time in
     the order of item ids); at random they are drawn. A user with fewer than k + valid_k + 1 events
-    stays wholly in train; this is noted.
+    stays in train; this is noted.
 
     Args:
-        data: events, with timestamps when by="time"; duplicates of a pair are dropped first.
-        k: test events a user, at least 1.
-        valid_k: validation events a user, at least 0; with 0 the split has no such part.
+        data: events, with timestamps if by="time"; duplicates of a pair are dropped first.
+        k: test events per user, at least 1.
+        valid_k: validation events per user, at least 0; with 0 the split has no such part.
         by: "time" or "random".
-        seed: whole number >= 0, or a Generator; needed for by="random" only.
+        seed: integer >= 0, or a Generator; needed for by="random" only.
 
     >>> data = Interactions.of(["ann"] * 3 + ["bob"], list("xyzx"), timestamps=[1, 3, 2, 9])
     >>> split = split_leave_k_out(data)
     >>> list(split.item_ids.ids(split.test.items)), len(split.train)
     (['y'], 2)
     """
-    check_at_least("k", k, 1)
-    check_at_least("valid_k", valid_k, 0)
-    choose({"time": 0, "random": 0}, by, "way to leave out (by)")
-
-    def counts(n: Positions) -> tuple[Positions, Positions]:
-        enough = n > k + valid_k
-        return np.where(enough, valid_k, 0), np.where(enough, k, 0)
-
-    if by == "time":
-        times = times_of(data, "a leave-k-out split by time")
-        order = canonical_order(data)
-        head = f"leave {k} out by time, {valid_k} for validation; one time ordered by item id"
-        return _hold_out_per_user(
-            data, order, _places(times[order]), counts, (valid_k > 0, True), head
-        )
-    if seed is None:
-        raise InputError(
-            "leave-k-out at random needs a seed; give a whole number such as seed=2024"
-        )
-    order = canonical_order(data)
-    draw = generator(seed).permutation(len(order))
-    head = f"leave {k} out at random, {valid_k} for validation, {_said(seed)}"
-    return _hold_out_per_user(data, order, draw, counts, (valid_k > 0, True), head)
+    return _apply(data, split_rule("leave_k_out", k=k, valid_k=valid_k, by=by), seed)
 
 
 SPLITS: dict[str, Callable[..., Split]] = {
@@ -232,145 +471,22 @@ SPLITS: dict[str, Callable[..., Split]] = {
 
 
 def split(data: Interactions, how: str = "random_per_user", *, seed: Seed, **options: Any) -> Split:
-    """The split of that name in `SPLITS`, with that split's own options.
+    """The split of that name in `SPLITS`, with the options of that split.
 
-    The seed goes to the splits that draw; an option that the split does not have is refused.
+    The seed is used by random splits only; an unknown option raises `InputError`.
 
     >>> data = Interactions.of(list("abcde"), list("vwxyz"), timestamps=[5, 1, 4, 2, 3])
     >>> len(split(data, "temporal", seed=1, valid=0.0, test=0.4).test)
     2
     """
-    function = choose(SPLITS, how, "split")
-    known = [name for name in inspect.signature(function).parameters if name != "data"]
-    for name in options:
-        if name not in known:
-            takes = listing(other for other in known if other != "seed")
-            raise InputError(f"the split {how!r} has no option {name!r}; it takes: {takes}")
-    if "seed" in known:
-        options["seed"] = seed
-    return function(data, **options)
+    return _apply(data, split_rule(how, **options), seed)
 
 
-def _text_place(ids: IdMap) -> Positions:
-    """Each row's place in the order of the ids' texts."""
-    place = np.empty(len(ids), dtype=np.int64)
-    place[np.asarray(pc.array_sort_indices(ids.text))] = np.arange(len(ids))
-    return place
+def hold_out(split: Split, fraction: float, seed: Seed) -> Split:
+    """A random fraction of each user's training events becomes the validation part.
 
-
-def _places(values: npt.NDArray[np.float64]) -> Positions:
-    """Each value's place in ascending order; equal ones keep theirs."""
-    place = np.empty(len(values), dtype=np.int64)
-    place[np.argsort(values, kind="stable")] = np.arange(len(values))
-    return place
-
-
-def times_of(data: Interactions, what: str) -> npt.NDArray[np.float64]:
-    """The timestamps, which `what` cannot do without."""
-    if data.timestamps is None:
-        raise InputError(
-            f"{what} needs timestamps and this data has none; name their column or use a random one"
-        )
-    bad = np.flatnonzero(~np.isfinite(data.timestamps))
-    if len(bad):
-        raise InputError(
-            f"{what} needs finite timestamps, got {data.timestamps[bad[0]]} in event {bad[0]}; "
-            "drop or fill such rows"
-        )
-    return data.timestamps
-
-
-def check_shares(valid: float, test: float) -> None:
-    for name, share in (("valid", valid), ("test", test)):
-        if not 0.0 <= share < 1.0:
-            raise InputError(f"{name} must be a share in [0, 1), got {share!r}")
-    if not valid + test < 1.0:
-        raise InputError(
-            f"valid + test must be below 1, got {valid!r} + {test!r}; train needs some"
-        )
-
-
-def share_counts(valid: float, test: float) -> Callable[[Positions], tuple[Positions, Positions]]:
-    """How many of n events to hold out; one at least stays, validation gives way first."""
-
-    def counts(n: Positions) -> tuple[Positions, Positions]:
-        n_test = np.minimum(np.floor(test * n + _HALF).astype(np.int64), np.maximum(n - 1, 0))
-        n_valid = np.minimum(
-            np.floor(valid * n + _HALF).astype(np.int64), np.maximum(n - 1 - n_test, 0)
-        )
-        return n_valid, n_test
-
-    return counts
-
-
-def _said(seed: Seed) -> str:
-    return "a Generator passed in" if isinstance(seed, np.random.Generator) else f"seed={seed}"
-
-
-def _hold_out_per_user(
-    data: Interactions,
-    order: Positions,
-    place: Positions,
-    counts: Callable[[Positions], tuple[Positions, Positions]],
-    asked: tuple[bool, bool],
-    head: str,
-) -> Split:
-    """Hold out each user's events of the highest `place`: the top for test, the next for valid.
-
-    `order` is canonical, so that a user's events are neighbours; `place` is a permutation.
+    Raises:
+        InputError: there are too few events to hold any out.
     """
-    users = data.users[order]
-    starts = np.flatnonzero(np.diff(users, prepend=-1))
-    sizes = np.diff(starts, append=len(users))
-    n_valid, n_test = counts(sizes)
-    block = np.repeat(np.arange(len(sizes)), sizes)
-    # All keys differ, so that the fast, unstable sort has one answer.
-    by_user = np.argsort(block * len(order) + place)
-    from_end = np.repeat(starts + sizes, sizes) - np.arange(len(users))  # 1 is the last
-    codes = np.zeros(len(users), dtype=np.int8)
-    codes[by_user[from_end <= np.repeat(n_valid + n_test, sizes)]] = 1
-    codes[by_user[from_end <= np.repeat(n_test, sizes)]] = 2
-    return _assemble(data, order, codes, asked, [head, *about_whole_users(n_valid + n_test, asked)])
-
-
-def about_whole_users(held: Positions, asked: tuple[bool, bool]) -> list[str]:
-    """A note on users of whom nothing is held out, where something was to be."""
-    whole = int(np.count_nonzero(held == 0))
-    if not whole or not any(asked):
-        return []
-    return [
-        f"{whole} of {len(held)} users have too few events to hold any out and stay wholly in train"
-    ]
-
-
-def _assemble(
-    data: Interactions,
-    order: Positions,
-    codes: npt.NDArray[np.int8],
-    asked: tuple[bool, bool],
-    notes: list[str],
-) -> Split:
-    """The parts from a code (0 train, 1 valid, 2 test) for each position of the canonical order."""
-    if len(order) == 0:
-        raise InputError("there is no event to split; check the file and its filters")
-    row_codes = np.full(len(data), -1, dtype=np.int8)
-    row_codes[order] = codes
-    parts = [data.take(row_codes == code) for code in range(3)]
-    for part, name, wanted in zip(parts, ("train", "valid", "test"), (True, *asked), strict=True):
-        if wanted and not len(part):
-            raise InputError(
-                f"the {name} part came out empty from {len(order)} events ({notes[0]}); "
-                "use more data, other shares or counts, or another kind of split"
-            )
-    train, valid, test = parts
-    dropped = len(data) - len(order)
-    if dropped:
-        kept = "first row" if data.timestamps is None else "earliest"
-        notes = [*notes, f"{dropped} repeated events of a user-item pair dropped, the {kept} kept"]
-    seen = np.zeros(data.n_users, dtype=bool)
-    seen[train.users] = True
-    testers = np.unique(test.users)
-    cold = int(np.count_nonzero(~seen[testers]))
-    if cold:
-        notes = [*notes, f"{cold} of {len(testers)} test users have no training event"]
-    return Split(train, valid if asked[0] else None, test if asked[1] else None, tuple(notes))
+    held = split_random_per_user(split.train, valid=fraction, test=0.0, seed=seed)
+    return Split(held.train, held.valid, split.test, held.notes)

@@ -1,0 +1,353 @@
+"""File formats: the registry, detection, and the readers of JSON lines and adjacency lists.
+
+To add a format, add an entry to `FORMATS`: its name, the endings of its files, a function that
+recognises it by the first bytes, and a reader that adds the rows of a `Source` to its sink.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import re
+import shutil
+import stat
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from llpauc.data.columns import printable
+from llpauc.data.sources import Format, ReadOptions, Sink, Source, encode_ids
+from llpauc.data.text_layout import MAX_LINE, SAMPLE_ROWS, layout_of
+from llpauc.data.text_tables import (
+    Problem,
+    Row,
+    read_rows,
+    read_text_table,
+    text_lines,
+    text_problem,
+)
+from llpauc.data.typed_tables import detect_table_columns, read_parquet
+from llpauc.errors import InputError, choose
+
+_HEAD = 1 << 18  # bytes used for detection
+_GZIP = b"\x1f\x8b"
+_UNSUPPORTED = {
+    b"PK\x03\x04": "a zip archive (or a spreadsheet)",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    b"BZh": "compressed with bzip2",
+    b"\xfd7zXZ": "compressed with xz",
+    b"ARROW1": "an Arrow/Feather file",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+
+
+def read_file(
+    path: Path, options: ReadOptions, sink: Sink, temporary: Path | None = None
+) -> Source:
+    """Read one file into a sink.
+
+    Args:
+        path: gzipped or not.
+        options: as given to `read_interactions`.
+        sink: where the events go.
+        temporary: folder for the uncompressed content; None is the system's.
+    """
+    name = printable(str(path))
+    with uncompressed(path, name, temporary) as plain:
+        source = Source(name, sink, options, plain, _read_head(plain, name))
+        source.format_name, source.detected_by = _detect_format(path, source)
+        source.format = FORMATS[source.format_name]
+        if not (sink.in_memory or source.format.out_of_core):
+            raise InputError(
+                f"{name}: {source.format_name} cannot be prepared out of core; write it as CSV or "
+                "Parquet with a user and an item column"
+            )
+        source.format.read(source)
+    source.finish()
+    return source
+
+
+@contextmanager
+def uncompressed(path: Path, name: str, temporary: Path | None = None) -> Iterator[Path]:
+    """The file itself, or its content in a temporary file if it is gzipped.
+
+    Unlike DuckDB's decompression this verifies the checksum, and it allows parallel reading.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError(f"{name}: is a folder; give one file, or use read_split")
+        if not stat.S_ISREG(mode):  # opening a pipe could wait forever
+            raise InputError(f"{name}: not a regular file; copy it to one first")
+        with path.open("rb") as file:
+            gzipped = file.read(2) == _GZIP
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read ({error.strerror}); check the path") from error
+    if not gzipped:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="llpauc-", dir=temporary) as folder:
+        plain = Path(folder) / "uncompressed"
+        try:
+            with gzip.open(path) as compressed, plain.open("wb") as file:
+                shutil.copyfileobj(compressed, file, 1 << 20)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InputError(
+                f"{name}: the gzip data are cut off or damaged ({error}); fetch the file again"
+            ) from error
+        except OSError as error:
+            raise InputError(f"{name}: cannot be uncompressed: {error.strerror}") from error
+        yield plain
+
+
+def _read_head(path: Path, name: str) -> bytes:
+    """The first bytes, up to the end of a line; content that cannot be a table is refused."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+        if not head:
+            raise InputError(f"{name}: the file is empty")
+        for signature, what in _UNSUPPORTED.items():
+            if head.startswith(signature):
+                raise InputError(f"{name}: is {what}; convert it to plain or gzipped UTF-8 text")
+        if any(head.startswith(f.signature) for f in FORMATS.values() if f.signature):
+            return head
+        if 10 * head.count(0) > len(head) or (b"\0" in head and not _is_utf8(head)):
+            raise InputError(f"{name}: is binary, not a text table; give CSV or Parquet")
+        return head + file.readline(MAX_LINE)
+
+
+def _is_utf8(head: bytes) -> bool:
+    try:
+        codecs.utf_8_decode(head, "strict", False)  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _detect_format(path: Path, source: Source) -> tuple[str, str]:
+    """The format's name and how it was detected: by signature, option, file name or content."""
+    requested = source.options.get("format")
+    if requested is not None:
+        choose(FORMATS, requested, "format")
+    for name, format in FORMATS.items():
+        if format.signature and source.head.startswith(format.signature):
+            if requested not in (None, name):
+                raise InputError(
+                    f"{source.name}: is a {name.capitalize()} file, not {requested}; leave format out"
+                )
+            return name, "from its first bytes"
+    if requested is not None:
+        detected, how = requested, "requested"
+    else:
+        file_name = path.name.lower().removesuffix(".gz")
+        by_name = {e: name for name, format in FORMATS.items() for e in format.endings}
+        known = by_name.get(file_name) or by_name.get(Path(file_name).suffix)
+        if known is None:
+            formats = reversed(FORMATS.items())
+            sniffed = next(name for name, f in formats if f.sniff is not None and f.sniff(source))
+            return sniffed, "from its first lines"
+        detected, how = known, "from its name"
+    if FORMATS[detected].signature:
+        expected = FORMATS[detected].signature.decode()
+        raise InputError(
+            f"{source.name}: is not a {detected.capitalize()} file (does not begin with {expected})"
+        )
+    return detected, how
+
+
+# --- JSON lines -----------------------------------------------------------------------------------
+
+
+def read_json_lines(source: Source) -> None:
+    """Read the needed fields of one object per line; integer ids stay integers."""
+    source.notes.append(f"{source.name}: read as jsonl, one object a line ({source.detected_by})")
+    sample = _json_sample(source)
+    roles = detect_table_columns(source, sample)
+    source.start(roles)
+    keys = {role: sample.column_names[position] for role, position in roles.positions.items()}
+    integers = {"user": True, "item": True}
+
+    def rows() -> Iterator[Row]:
+        for number, line in enumerate(text_lines(source.path, source.name), start=1):
+            if not line.strip():
+                continue
+            entry = _json_object(line)
+            problem = entry if isinstance(entry, Problem) else _missing_field(entry, keys)
+            if isinstance(entry, Problem) or problem is not None:
+                yield number, problem or Problem("is not a JSON object")
+                continue
+            for role in integers:
+                value = entry[keys[role]]
+                integers[role] &= type(value) is int and -(2**63) <= value < 2**63
+            yield number, [str(entry[key]) for key in keys.values()]
+
+    in_order = {role: position for position, role in enumerate(keys)}
+    read_rows(source, rows(), len(keys), replace(roles, positions=in_order))
+    for role, all_integers in integers.items():
+        source.sink.kinds[role].add("int64" if all_integers else "string")
+
+
+def _json_sample(source: Source) -> pa.Table:
+    """The fields of the first objects that are text or numbers, as columns of text."""
+    columns: dict[str, list[str]] = {}
+    for _, line in zip(range(SAMPLE_ROWS), text_lines(source.path, source.name), strict=False):
+        entry = _json_object(line)
+        if isinstance(entry, dict):
+            for key, value in entry.items():
+                if isinstance(value, (str, int, float)):
+                    columns.setdefault(key, []).append(str(value))
+    longest = max((len(column) for column in columns.values()), default=0)
+    filled = {key: column + [""] * (longest - len(column)) for key, column in columns.items()}
+    return pa.table({key: pa.array(column, pa.large_string()) for key, column in filled.items()})
+
+
+def _json_object(line: str) -> dict[str, Any] | Problem:
+    problem = text_problem(line)
+    if problem is not None:
+        return problem
+    try:
+        entry = json.loads(line)
+        if "\\u" in line:
+            json.dumps(entry, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return Problem("holds half a character (a lone surrogate)")
+    except (ValueError, RecursionError):
+        return Problem("is not a JSON object")
+    return entry if isinstance(entry, dict) else Problem("is not a JSON object")
+
+
+def _missing_field(entry: dict[str, Any], keys: dict[str, str]) -> Problem | None:
+    for role, key in keys.items():
+        value = entry.get(key)
+        if value is None or value == "":
+            return Problem(f"the {role} ('{key}') is missing")
+        types = (str, int) if role in ("user", "item") else (str, int, float)
+        if isinstance(value, bool) or not isinstance(value, types):
+            return Problem(
+                f"the {role} ('{key}') is a {type(value).__name__}, not text or a number"
+            )
+    return None
+
+
+# --- adjacency lists ------------------------------------------------------------------------------
+
+_BATCH = 500_000  # items
+_WORD = re.compile(r"[^ \t\r\n]+")  # str.split would also split at other Unicode blanks
+
+
+def read_adjacency(source: Source) -> None:
+    """Read a user and that user's items on each line, separated by blanks or tabs.
+
+    A user without items stays in the id map.
+    """
+    for option in ("user", "item", "rating", "timestamp"):
+        if source.options.get(option) is not None:
+            raise InputError(
+                f"{option}={source.options.get(option)!r} is for tables; an adjacency list has "
+                "no columns; leave it out"
+            )
+    if source.options.get("header"):
+        raise InputError(f"{source.name}: an adjacency list has no header; leave header out")
+    source.notes.append(f"{source.name}: read as adjacency ({source.detected_by})")
+    users: list[str] = []
+    counts: list[int] = []
+    items: list[str] = []
+    events = without = 0
+
+    def add_batch() -> None:
+        encoded = encode_ids(pa.array(users, pa.large_string()))
+        repeated = pa.array(np.repeat(np.asarray(encoded.indices), counts))
+        columns = {
+            # The dictionary keeps the users without items.
+            "user": pa.DictionaryArray.from_arrays(repeated, encoded.dictionary),
+            "item": pa.array(items, pa.large_string()),
+        }
+        source.add(columns, rows=len(users))
+        for batch in (users, counts, items):
+            batch.clear()
+
+    for number, line in enumerate(text_lines(source.path, source.name), start=1):
+        words = _WORD.findall(line)
+        if not words:
+            continue
+        problem = text_problem(line)
+        if problem is not None:
+            source.reject(f"line {number}", problem.text)
+            continue
+        users.append(words[0])
+        counts.append(len(words) - 1)
+        items.extend(words[1:])
+        events += counts[-1]
+        without += counts[-1] == 0
+        if len(items) >= _BATCH:
+            add_batch()
+    add_batch()
+    if not events:
+        source.rows_read = 0
+    if without:
+        source.notes.append(f"{source.name}: {without} lines name a user without items")
+
+
+def _is_adjacency(source: Source) -> bool:
+    layout = layout_of(source)
+    if layout.delimiter != " " or layout.header:
+        return False
+    if len(layout.widths) == 1 and layout.widths <= {3, 4}:
+        raise InputError(
+            f"{source.name}: {layout.widths.pop()} blank-separated columns may be a table or "
+            "adjacency lists; give format='adjacency', or format='csv' and delimiter=' '"
+        )
+    return True
+
+
+def _is_ratings_dat(source: Source) -> bool:
+    layout = layout_of(source)
+    return layout.delimiter == "::" and not layout.header
+
+
+def _is_u_data(source: Source) -> bool:
+    layout = layout_of(source)
+    return layout.delimiter == "\t" and not layout.header and layout.widths == {4}
+
+
+# Content is compared from the last entry to the first; csv accepts every text.
+FORMATS: dict[str, Format] = {
+    "csv": Format(
+        read_text_table,
+        (".csv",),
+        sniff=lambda source: True,
+        quotes=True,
+        preferred_delimiter=",",
+    ),
+    "tsv": Format(
+        read_text_table,
+        (".tsv", ".tab"),
+        sniff=lambda source: layout_of(source).delimiter == "\t",
+        delimiter="\t",
+        quotes=True,
+    ),
+    "inter": Format(
+        read_text_table, (".inter",), delimiter="\t", quotes=True, header=True, typed_names=True
+    ),
+    "u.data": Format(read_text_table, ("u.data",), sniff=_is_u_data, delimiter="\t", header=False),
+    "ratings.dat": Format(
+        read_text_table, ("ratings.dat",), sniff=_is_ratings_dat, delimiter="::", header=False
+    ),
+    "adjacency": Format(read_adjacency, sniff=_is_adjacency, out_of_core=False),
+    "parquet": Format(read_parquet, (".parquet", ".pq"), signature=b"PAR1"),
+    "jsonl": Format(
+        read_json_lines,
+        (".jsonl", ".ndjson", ".json"),
+        sniff=lambda source: source.head.lstrip().startswith(b'{"'),
+        out_of_core=False,
+    ),
+}

@@ -1,0 +1,542 @@
+"""Prepare files of any size for training (`llpauc.data.prepared`), within a memory limit.
+
+The readers of `llpauc.data.formats` add the events to a DuckDB file; DuckDB numbers the ids and
+sorts the events by user and item; the split is made for a chunk of users at a time; the training
+events are written in random order. Everything is in one hidden folder next to the target until it
+is complete.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from llpauc.data.column_files import BucketShuffle, ColumnFiles, as_arrow
+from llpauc.data.columns import ColumnRoles
+from llpauc.data.formats import read_file
+from llpauc.data.ids import IdKind, IdMap, Indices
+from llpauc.data.prepared import PREPARED_DATA, check_replaceable, write_columns
+from llpauc.data.readers import BAD_ROWS
+from llpauc.data.sources import (
+    BATCH_ROWS,
+    Columns,
+    Floats,
+    QueryError,
+    ReadOptions,
+    common_kind,
+    connect,
+)
+from llpauc.data.splits import (
+    PartCodes,
+    Positions,
+    SplitRule,
+    Values,
+    check_parts,
+    cold_note,
+    cut_codes,
+    cut_notes,
+    dropped_note,
+    find_cuts,
+    per_user_codes,
+    sortable,
+    split_rule,
+    train_only_note,
+)
+from llpauc.errors import InputError, check_at_least, choose
+from llpauc.storage.atomic import replace_folder, temporary_folder, write_error
+from llpauc.storage.manifest import write_manifest
+
+MIN_MEMORY = 200 * 10**6  # DuckDB's text reader has buffers of 64 MB
+CHUNK = 1 << 21  # pairs, unless one user has more
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_MAX_IDS = 2**31 - 1
+_TYPES = {"user": "VARCHAR", "item": "VARCHAR", "rating": "FLOAT", "timestamp": "DOUBLE"}
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+def memory_bytes(text: str) -> int:
+    """The number of bytes of a size such as "4GB".
+
+    >>> memory_bytes("4GB"), memory_bytes("1.5 gb")
+    (4000000000, 1500000000)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]b)\s*", text, re.IGNORECASE)
+    if not match:
+        raise InputError(f"memory must be a number and a unit such as 4GB, got {text!r}")
+    size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size < MIN_MEMORY:
+        raise InputError(f"memory must be at least {MIN_MEMORY // 10**6}MB, got {text!r}")
+    return size
+
+
+def prepare(
+    files: Sequence[str | PathLike[str]],
+    out: str | PathLike[str],
+    *,
+    how: str = "random_per_user",
+    seed: int = 0,
+    memory: str = "4GB",
+    min_rating: float | None = None,
+    held_out_users: int | None = None,
+    reading: ReadOptions | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Write files of events to a folder that training maps into memory.
+
+    Messages about the progress are logged.
+
+    Args:
+        files: text tables (gzipped or not) or Parquet files, read one after another.
+        out: the folder; existing prepared data are replaced, other files are not.
+        how: the split, a name in `llpauc.data.splits.SPLITS`.
+        seed: of the split and of the order of the training events.
+        memory: limit for DuckDB; the rest of the program needs about half a gigabyte.
+        min_rating: first drop events rated lower than this.
+        held_out_users: hold out events of this many random users only; None for all.
+        reading: how to read the files, as for `read_interactions`.
+        options: of the split, such as valid=0.1 and test=0.2.
+
+    Returns:
+        The manifest that was written.
+    """
+    limit = f"{memory_bytes(memory) // 10**6}MB"
+    reading = reading or {}
+    choose(BAD_ROWS, reading.get("bad_rows", "error"), "bad_rows")
+    rule = split_rule(how, **options)
+    check_at_least("seed", seed, 0)
+    if held_out_users is not None:
+        check_at_least("held_out_users", held_out_users, 1)
+        if not rule.per_user:
+            raise InputError(
+                f"the split {how!r} holds out events of all users; for held_out_users use"
+                " random_per_user or leave_k_out"
+            )
+    if not files:
+        raise InputError("there is no file to prepare; name one or several")
+    target = Path(out).resolve()
+    check_replaceable(target)
+    try:
+        with temporary_folder(target) as work:
+            (work / "set").mkdir()
+            pairs, manifest = _sorted_pairs(files, reading, work, limit, min_rating)
+            if rule.by_time and pairs.times is None:
+                raise InputError(
+                    f"the split {how!r} needs timestamps and this data has none; name their column"
+                    " (--timestamp) or use a random split"
+                )
+            applied = AppliedRule(rule, pairs, seed, held_out_users)
+            counts, notes = _write_parts(pairs, applied, seed, work)
+            manifest["counts"] |= counts
+            manifest["notes"] += notes
+            manifest = write_manifest(work / "set", PREPARED_DATA, seed=seed, **manifest)
+            for note in notes:
+                log.info(note)
+            replace_folder(work / "set", target)
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        if "Out of Memory" in str(error):  # DuckDB's; raised as another class during streaming
+            raise InputError(
+                f"memory={memory} is too little for this data; give more (--memory)"
+            ) from None
+        raise write_error(target, error) from None
+    return manifest
+
+
+# --- events in DuckDB -----------------------------------------------------------------------------
+
+
+class DiskSink:
+    """A DuckDB file in `folder` with one table of events for each file that was read."""
+
+    in_memory = False
+
+    def __init__(self, folder: Path, memory_limit: str) -> None:
+        (folder / "spill").mkdir()
+        self.connection = connect(str(folder / "stage.duckdb"), memory_limit, str(folder / "spill"))
+        self._queries = ThreadPoolExecutor(1, "llpauc-duckdb")
+        # The file exists for minutes: compression would cost more time than it saves.
+        self._execute("SET force_compression = 'uncompressed'; SET arrow_large_buffer_size = true")
+        self._names: list[str] = []
+        self.roles: tuple[str, ...] = ()  # the columns of every file
+        self.kinds: dict[str, set[IdKind]] = {"user": set(), "item": set()}
+
+    def close(self) -> None:
+        self._queries.shutdown()
+        self.connection.close()
+
+    def _wait_for(self, work: Callable[[], T]) -> T:
+        """Run a query in another thread, because DuckDB does not react to Ctrl-C by itself."""
+        result = self._queries.submit(work)
+        try:
+            return result.result()
+        except (KeyboardInterrupt, SystemExit):
+            self.connection.interrupt()
+            raise
+
+    def _execute(self, query: str, values: Sequence[object] = ()) -> tuple[Any, ...] | None:
+        """Run a query to its end; its first row, if it has any."""
+        run = self.connection.execute
+        rows = self._wait_for(lambda: run(query, list(values)).fetchall())
+        return rows[0] if rows else None
+
+    def _batches(self, query: str, values: Sequence[object] = ()) -> Iterator[pa.RecordBatch]:
+        relation = self.connection.sql(query, params=list(values) or None)
+        reader = self._wait_for(lambda: relation.to_arrow_reader(BATCH_ROWS))
+        while (batch := self._wait_for(lambda: next(reader, None))) is not None:
+            yield batch
+
+    @property
+    def _table(self) -> str:
+        return f"raw{len(self._names) - 1}"
+
+    def _create_table(self) -> None:
+        schema = ", ".join(f'"{role}" {_TYPES[role]}' for role in self.roles)
+        self._execute(f"CREATE OR REPLACE TABLE {self._table} ({schema})")
+
+    def start(self, name: str, roles: ColumnRoles) -> None:
+        has = tuple(roles.positions)
+        if self._names and has != self.roles:
+            role = sorted(set(has) ^ set(self.roles))[0]
+            one, other = (name, self._names[0]) if role in has else (self._names[0], name)
+            raise InputError(
+                f"{one} has a {role} and {other} has none; name the column, or ignore it with"
+                f" {role}='none' (--{role} none)"
+            )
+        self.roles = has
+        self._names.append(name)
+        self._create_table()
+
+    def add(self, columns: Columns) -> None:
+        self.connection.register("batch", pa.table({role: columns[role] for role in self.roles}))
+        self.connection.execute(f"INSERT INTO {self._table} SELECT * FROM batch")
+        self.connection.unregister("batch")
+
+    def add_query(self, query: str, path: str, expected: int) -> None:
+        try:
+            self._execute(f"INSERT INTO {self._table} {query}", [path])
+            (rows,) = self._execute(f"SELECT count(*) FROM {self._table}") or (0,)
+            if rows != expected:
+                raise QueryError(f"DuckDB found {rows} of {expected} rows")
+        except (duckdb.OutOfMemoryException, duckdb.IOException):
+            raise
+        except (duckdb.Error, QueryError) as error:
+            self._create_table()
+            raise QueryError(str(error).partition("\n")[0]) from None
+
+    def number_ids(self, role: str, min_rating: float | None) -> tuple[IdMap, Positions]:
+        """Number the ids of "user" or "item" in order of first appearance.
+
+        Ids without an event of at least `min_rating` are left out.
+
+        Returns:
+            The ids, and the position of each index in the order of the ids' text.
+        """
+        if min_rating is not None and "rating" not in self.roles:
+            raise InputError("there are no ratings; name their column (--rating)")
+        self._execute(
+            f"""CREATE TABLE {role}s AS
+            SELECT id, row_number() OVER (ORDER BY first) - 1 AS idx,
+                   row_number() OVER (ORDER BY id) - 1 AS place
+            FROM (SELECT "{role}" AS id, min(event) AS first FROM ({self._events(role)})
+                  GROUP BY "{role}"
+                  {"" if min_rating is None else "HAVING max(rating) >= CAST(? AS FLOAT)"})""",
+            [] if min_rating is None else [min_rating],
+        )
+        texts: list[pa.Array] = []
+        places: list[Positions] = []
+        for batch in self._batches(f"SELECT id, place FROM {role}s ORDER BY idx"):
+            texts.append(batch.column(0).cast(pa.large_string()))
+            places.append(np.asarray(batch.column(1), dtype=np.int64))
+        if not texts:
+            raise InputError(f"no event is rated {min_rating:g} or higher; use a lower rating")
+        ids = IdMap(pa.concat_arrays(texts), common_kind(self.kinds[role]))
+        if len(ids) > _MAX_IDS:
+            raise InputError(f"there are {len(ids):,} {role}s; at most {_MAX_IDS:,} are supported")
+        return ids, np.concatenate(places)
+
+    def _events(self, *roles: str) -> str:
+        """SQL for the events of all files, each with its position among all."""
+        columns = dict.fromkeys([*roles, *({"rating"} & set(self.roles))])
+        selected = ", ".join(f'"{column}"' for column in columns)
+        tables = [f"raw{number}" for number in range(len(self._names))]
+        sizes = [(self._execute(f"SELECT count(*) FROM {table}") or (0,))[0] for table in tables]
+        before = np.concatenate(([0], np.cumsum(sizes))).tolist()
+        return " UNION ALL ".join(
+            f"SELECT {selected}, rowid + {first} AS event FROM {table}"
+            for table, first in zip(tables, before, strict=False)
+        )
+
+    def sorted_events(self, min_rating: float | None) -> Iterator[tuple[Positions, Floats | None]]:
+        """Batches of user * 2^32 + item and the time, sorted; `number_ids` must come first."""
+        timed = "timestamp" in self.roles
+        columns = ("user", "item", *(["timestamp"] if timed else []))
+        query = f"""SELECT (u.idx << 32) | i.idx AS pair {', "timestamp"' if timed else ""}
+            FROM ({self._events(*columns)}) AS e
+            JOIN users AS u ON e."user" = u.id JOIN items AS i ON e."item" = i.id
+            {"" if min_rating is None else "WHERE rating >= CAST(? AS FLOAT)"}
+            ORDER BY pair {', "timestamp"' if timed else ""}"""
+        for batch in self._batches(query, [] if min_rating is None else [min_rating]):
+            times = np.asarray(batch.column(1), dtype=np.float64) if timed else None
+            yield np.asarray(batch.column(0), dtype=np.int64), times
+
+
+# --- pairs on disk --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The pairs of consecutive users, sorted by user and item.
+
+    Args:
+        users: the range of user indices.
+        sizes: pairs of each user.
+        items, times: of each pair.
+    """
+
+    users: slice
+    sizes: Positions
+    items: Indices
+    times: Floats | None
+
+    @property
+    def user_of(self) -> Indices:
+        """The user index of each pair."""
+        indices = np.arange(self.users.start, self.users.stop, dtype=np.int32)
+        return np.repeat(indices, self.sizes)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Distinct user-item pairs, sorted; the columns may be memory-mapped.
+
+    Args:
+        starts: where the pairs of each user begin, and the end.
+        items: item indices.
+        times: of the earliest event of each pair, or None.
+        user_order, item_order: the position of each index in the order of the ids' text.
+    """
+
+    starts: Positions
+    items: Indices
+    times: Floats | None
+    user_order: Positions
+    item_order: Positions
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Chunk]:
+        first = 0
+        while first < len(self.starts) - 1:
+            begin = self.starts[first]
+            last = int(np.searchsorted(self.starts, begin + size, side="right")) - 1
+            last = min(max(last, first + 1), first + size)
+            end = self.starts[last]
+            yield Chunk(
+                slice(first, last),
+                np.diff(self.starts[first : last + 1]),
+                np.asarray(self.items[begin:end]),
+                None if self.times is None else np.asarray(self.times[begin:end]),
+            )
+            first = last
+
+
+def _sorted_pairs(
+    files: Sequence[str | PathLike[str]],
+    reading: ReadOptions,
+    work: Path,
+    limit: str,
+    min_rating: float | None,
+) -> tuple[Pairs, dict[str, Any]]:
+    """Read the files and write their ids; returns the distinct pairs and a part of the manifest."""
+    staged = work / "stage"
+    staged.mkdir()
+    sink = DiskSink(staged, limit)
+    notes: list[str] = []
+    rows = {"read": 0, "rejected": 0}
+    try:
+        for path in files:
+            source = read_file(Path(path), reading, sink, staged)
+            rows["read"] += source.rows_read
+            rows["rejected"] += source.rows_rejected
+            notes += source.notes
+            for note in source.notes:
+                log.info(note)
+        (users, user_order), (items, item_order) = (
+            sink.number_ids(role, min_rating) for role in ("user", "item")
+        )
+        log.info(f"{rows['read']:,} events of {len(users):,} users, {len(items):,} items")
+
+        # Of the sorted events, keep the first of each pair: the earliest.
+        timed = "timestamp" in sink.roles
+        kinds: dict[str, Any] = {"timestamp": np.float64} if timed else {}
+        columns = ColumnFiles(work, "pairs", item=np.int32, **kinds)
+        per_user = np.zeros(len(users), np.int64)
+        last, events = -1, 0
+        for pair, times in sink.sorted_events(min_rating):
+            new = np.diff(pair, prepend=last) != 0
+            last = int(pair[-1])
+            events += len(pair)
+            pair = pair[new]
+            if len(pair):
+                first = int(pair[0] >> 32)
+                counts = np.bincount((pair >> 32) - first)
+                per_user[first : first + len(counts)] += counts
+                more = {} if times is None else {"timestamp": times[new]}
+                columns.append(item=pair & 0xFFFFFFFF, **more)
+    finally:
+        sink.close()
+    shutil.rmtree(staged)
+    for name, ids in (("users", users), ("items", items)):
+        write_columns(work / "set" / f"{name}.arrow", {"id": ids.text})
+    if events < rows["read"]:
+        notes.append(f"{rows['read'] - events} events rated below {min_rating:g} dropped")
+    notes += dropped_note(events - len(columns), timed)
+    mapped = columns.mapped()
+    starts = np.concatenate(([0], np.cumsum(per_user)))
+    pairs = Pairs(starts, mapped["item"], mapped.get("timestamp"), user_order, item_order)
+    manifest = {
+        "counts": {"users": len(users), "items": len(items)},
+        "rows": rows,
+        "kinds": {"users": users.kind, "items": items.kind},
+        "notes": notes,
+    }
+    return pairs, manifest
+
+
+# --- the split, a chunk of users at a time --------------------------------------------------------
+
+_PRIORITY_BITS = 42  # next to the user's number in a chunk
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _mix(x: Values) -> Values:
+    """The finalizer of splitmix64: every bit of x affects every bit of the result."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _hash_users(seed: int, order: Positions) -> Values:
+    start = _mix(np.array([(seed + _GOLDEN) % 2**64], np.uint64))
+    return _mix(start + (order + 1).astype(np.uint64) * np.uint64(_GOLDEN))
+
+
+def _hash_priority(pairs: Pairs, seed: int, chunk: Chunk) -> Values:
+    """A hash of the seed and the two ids of each pair, whatever the order of rows and chunks."""
+    users = np.repeat(_hash_users(seed, pairs.user_order[chunk.users]), chunk.sizes)
+    items = (pairs.item_order[chunk.items] + 1).astype(np.uint64) * np.uint64(_GOLDEN)
+    return _mix(users + items)
+
+
+class AppliedRule:
+    """A split rule for pairs on disk.
+
+    Splits by time hold out the same events as in memory. Random splits take the pairs with the
+    highest hash priorities, so they differ from those in memory.
+    """
+
+    def __init__(
+        self, rule: SplitRule, pairs: Pairs, seed: int, held_out_users: int | None = None
+    ) -> None:
+        self.rule, self.notes = rule, [rule.note(seed)]
+        self._pairs, self._seed = pairs, seed
+        if not rule.per_user:
+            self._cuts = find_cuts(rule, len(pairs), lambda: map(self._values, pairs.chunks()))
+            self.notes += cut_notes(self._cuts) if rule.by_time else []
+            return
+        self._n_valid, self._n_test = rule.counts(np.diff(pairs.starts))
+        held_out = self._n_valid + self._n_test
+        self.notes += train_only_note(held_out, rule)
+        able = int(np.count_nonzero(held_out))
+        if held_out_users is not None and held_out_users < able:
+            priority = _hash_users(seed, pairs.user_order)
+            priority[held_out == 0] = np.iinfo(np.uint64).max
+            others = np.argsort(priority, kind="stable")[held_out_users:]
+            self._n_valid[others] = self._n_test[others] = 0
+            self.notes.append(f"events of {held_out_users} of {able} users are held out, drawn")
+
+    def _values(self, chunk: Chunk) -> Values:
+        """The values that one cut over all pairs is made in."""
+        if self.rule.by_time:
+            assert chunk.times is not None
+            return sortable(chunk.times)
+        return _hash_priority(self._pairs, self._seed, chunk)
+
+    def codes(self, chunk: Chunk) -> PartCodes:
+        """The part of each pair of a chunk."""
+        if not self.rule.per_user:
+            return cut_codes(self._values(chunk), self._cuts)
+        user = np.repeat(np.arange(len(chunk.sizes), dtype=np.uint64), chunk.sizes)
+        if self.rule.by_time:
+            assert chunk.times is not None
+            order = np.lexsort((self._pairs.item_order[chunk.items], chunk.times, user))
+        else:
+            priority = self._values(chunk) >> np.uint64(64 - _PRIORITY_BITS)
+            order = np.argsort((user << np.uint64(_PRIORITY_BITS)) | priority, kind="stable")
+        n_valid, n_test = self._n_valid[chunk.users], self._n_test[chunk.users]
+        return per_user_codes(order, chunk.sizes, n_valid, n_test)
+
+
+def _write_parts(
+    pairs: Pairs, applied: AppliedRule, seed: int, work: Path
+) -> tuple[dict[str, int], list[str]]:
+    """Write the parts and the training histories; returns their sizes and notes."""
+    types: dict[str, Any] = {"user": np.int32, "item": np.int32}
+    if pairs.times is not None:
+        types["timestamp"] = np.float64
+    shuffle = BucketShuffle(work, np.dtype(list(types.items())), len(pairs), [seed, len(pairs)])
+    held = {name: ColumnFiles(work, name, **types) for name in ("valid", "test")}
+    histories = ColumnFiles(work, "histories", item=np.int32)
+    train_sizes = np.zeros(len(pairs.starts) - 1, np.int64)
+    test_users = cold = 0
+    for chunk in pairs.chunks():
+        codes = applied.codes(chunk)
+        columns: dict[str, npt.NDArray[Any]] = {"user": chunk.user_of, "item": chunk.items}
+        if chunk.times is not None:
+            columns["timestamp"] = chunk.times
+        train, valid, test = (
+            {name: column[codes == code] for name, column in columns.items()} for code in range(3)
+        )
+        shuffle.add(**train)
+        histories.append(item=train["item"])
+        held["valid"].append(**valid)
+        held["test"].append(**test)
+        n, first = len(chunk.sizes), chunk.users.start
+        train_sizes[chunk.users] = np.bincount(train["user"] - first, minlength=n)
+        tested = np.bincount(test["user"] - first, minlength=n) > 0
+        test_users += int(tested.sum())
+        cold += int((tested & (train_sizes[chunk.users] == 0)).sum())
+
+    folder = work / "set"
+    sizes = {"train": len(histories)} | {name: len(columns) for name, columns in held.items()}
+    check_parts(sizes, applied.rule, applied.notes[0])
+    counts = {"histories": len(histories)}
+    for (name, files), requested in zip(held.items(), applied.rule.requested, strict=True):
+        if requested:
+            counts[name] = len(files)
+            write_columns(folder / f"{name}.arrow", files.arrow())
+        files.remove()
+    write_columns(folder / "histories.arrow", histories.arrow())
+    histories.remove()
+    starts = np.concatenate(([0], np.cumsum(train_sizes)))
+    write_columns(folder / "offsets.arrow", {"start": as_arrow(starts)})
+    shuffled = ColumnFiles(work, "train", **types)
+    shuffle.write_to(shuffled)
+    counts["train"] = len(shuffled)
+    write_columns(folder / "train.arrow", shuffled.arrow())
+    shuffled.remove()
+    return counts, [*applied.notes, *cold_note(cold, test_users)]

@@ -1,0 +1,284 @@
+"""Read interactions from files, folders, frames and matrices.
+
+A file passes through `formats` (which format), `text_layout` (delimiter, header), `columns` (which
+column is what) and the format's reader, which checks the rows and adds them to a sink (`sources`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Unpack
+
+from scipy import sparse
+
+from llpauc.data.columns import Column, printable
+from llpauc.data.formats import FORMATS, read_file
+from llpauc.data.interactions import Interactions, Split
+from llpauc.data.prepared import is_prepared, open_prepared
+from llpauc.data.sources import InMemorySink, ReadOptions, Source
+from llpauc.data.typed_tables import is_frame, read_frame, read_matrix
+from llpauc.errors import InputError, choose, listing
+
+BAD_ROWS = {"error": "refuse the source", "skip": "leave the row out and count it"}
+
+_PART_WORDS = {
+    "train": ("train", "training"),
+    "valid": ("valid", "val", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+_DATA_ENDINGS = {".txt", ".data", ".dat"}.union(*(format.endings for format in FORMATS.values()))
+_MAIN_FILES = ("u.data", "ratings.dat", "ratings.csv")  # of the MovieLens folders
+_NOT_DATA = {"readme", "license", "licence", "notes"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The events of a source.
+
+    Args:
+        interactions: the events, in the order of the source.
+        notes: what was detected (format, delimiter, header, columns) and left out, one line each.
+        rows_read: rows of the source that were used: lines of an adjacency list, rows of a table.
+        rows_rejected: rows left out by `bad_rows="skip"`. The two add up to all rows with data.
+        format: a name in `FORMATS`, "frame" or "matrix".
+    """
+
+    interactions: Interactions
+    notes: tuple[str, ...]
+    rows_read: int
+    rows_rejected: int = 0
+    format: str = ""
+
+
+def read_interactions(
+    source: Any,
+    *,
+    format: str | None = None,
+    user: Column = None,
+    item: Column = None,
+    rating: Column = None,
+    timestamp: Column = None,
+    header: bool | None = None,
+    delimiter: str | None = None,
+    bad_rows: str = "error",
+) -> Reading:
+    """Read user-item events from a file, a frame or a sparse matrix.
+
+    Format and columns are detected automatically; the choice is recorded in the notes. Ids of text
+    files are text: `007` stays `007`. Events keep their order and their duplicates.
+
+    Args:
+        source: a path (gzipped or not), a pandas or Polars frame, a pyarrow Table, a scipy sparse
+            matrix (users by items), or `Interactions`, which are returned as they are.
+        format: csv, tsv, inter (RecBole), u.data and ratings.dat (MovieLens), adjacency
+            (`user item item ...`), parquet, jsonl; None detects it by name, then by content.
+        user: column of the users, by name or by position from 0; None detects it.
+        item: column of the items, likewise.
+        rating: column of the ratings (or of dwell times), likewise; "none" ignores it.
+        timestamp: column of seconds or ISO dates, likewise; dates become seconds since 1970 (UTC).
+        header: whether the first row holds names; None detects it.
+        delimiter: one to four characters, or comma, tab, semicolon, pipe, space; None detects it.
+        bad_rows: "error" raises an error that names the row, "skip" leaves such rows out.
+
+    >>> from scipy.sparse import csr_matrix
+    >>> reading = read_interactions(csr_matrix([[0, 5], [3, 0]]))
+    >>> reading.interactions.ratings.tolist(), reading.rows_read
+    ([5.0, 3.0], 2)
+    """
+    choose(BAD_ROWS, bad_rows, "bad_rows")
+    columns = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    for_text = {"format": format, "header": header, "delimiter": delimiter}
+    options: ReadOptions = {**for_text, **columns, "bad_rows": bad_rows}  # type: ignore[typeddict-item]
+    sink = InMemorySink()
+    if _is_path(source):
+        file = read_file(Path(source), options, sink)
+        return _reading(file, sink, file.format_name or "")
+    _refuse(for_text, "is for text files")
+    if isinstance(source, Interactions) or sparse.issparse(source):
+        _refuse(columns, f"is for tables, and a {type(source).__name__} has no named columns")
+        if isinstance(source, Interactions):
+            return Reading(source, (), len(source))
+        events, notes = read_matrix(source)
+        return Reading(events, tuple(notes), len(events), format="matrix")
+    if is_frame(source):
+        kind = type(source)
+        frame = Source(f"the {kind.__module__.partition('.')[0]} {kind.__name__}", sink, options)
+        read_frame(frame, source)
+        frame.finish()
+        return _reading(frame, sink, "frame")
+    raise InputError(
+        f"cannot read interactions from a {type(source).__name__}; give a path, a pandas or Polars "
+        "frame, a pyarrow Table or a scipy sparse matrix"
+    )
+
+
+def _reading(source: Source, sink: InMemorySink, format: str) -> Reading:
+    counts = source.rows_read, source.rows_rejected
+    return Reading(sink.interactions(), tuple(source.notes), *counts, format)
+
+
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise InputError(f"{option}={value!r} {why}; leave it out")
+
+
+def load(path: str | Path, **options: Unpack[ReadOptions]) -> Split | Reading:
+    """Read a `Split` from a folder with a train file or prepared data, else one `Reading`.
+
+    Args:
+        path: a file; a folder with train and test files; a folder with one file of events; or
+            prepared data, which are memory-mapped.
+        options: as for `read_interactions`.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return read_interactions(path, **options)
+    if is_prepared(path):
+        given = {name: value for name, value in options.items() if name != "bad_rows"}
+        _refuse(given, "is for raw files, not for prepared data")
+        return open_prepared(path)
+    if (path / "tensors.safetensors").is_file():
+        raise InputError(
+            f"{printable(str(path))} is a run, not data; give the events here (and llpauc evaluate"
+            " the run as --runs)"
+        )
+    if "train" in find_parts(path):
+        return read_split(path, **options)
+    return read_interactions(_only_file(path), **options)
+
+
+def read_split(
+    path: str | Path | None = None,
+    *,
+    train: Any = None,
+    valid: Any = None,
+    test: Any = None,
+    **options: Unpack[ReadOptions],
+) -> Split:
+    """Read files that are already split; no event is moved, dropped or deduplicated.
+
+    Args:
+        path: a folder whose files are called train, valid (val, dev, validation) and test, as in
+            `train.tsv.gz` or `news.train.inter`; or None, and the parts one by one.
+        train: the training source if `path` is None.
+        valid: the validation source, or None.
+        test: the test source, or None.
+        options: as for `read_interactions`, for all parts.
+    """
+    given = {"train": train, "valid": valid, "test": test}
+    sources = {part: source for part, source in given.items() if source is not None}
+    if path is not None:
+        if sources:
+            raise InputError("give a folder or train=, valid= and test=, not both")
+        sources = dict(find_parts(Path(path)))
+        if "train" not in sources:
+            raise InputError(
+                f"{printable(str(path))}: no train file is in this folder, only: "
+                f"{_names(_data_files(Path(path)))}; give the parts as train=, valid=, test="
+            )
+    elif train is None:
+        raise InputError("a split needs a train part; give train= or a folder that has one")
+    readings: dict[str, Reading] = {}
+    for part, source in sources.items():
+        # Adjacency lists of equal length look like a table; the train file decides.
+        after_lists = part != "train" and readings["train"].format == "adjacency"
+        if after_lists and _is_path(source) and _ending(source) == _ending(sources["train"]):
+            options = {**options, "format": "adjacency"}
+        readings[part] = read_interactions(source, **options)
+    notes = _merge_notes([reading.notes for reading in readings.values()])
+    return Split.of(**{p: reading.interactions for p, reading in readings.items()}, notes=notes)
+
+
+def _merge_notes(notes: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The notes of all parts; parts with the same notes as the first are listed in one line.
+
+    >>> _merge_notes([["train: a header", "train: tabs"], ["test: a header", "test: tabs"]])
+    ('train: a header', 'train: tabs', 'test: likewise')
+    """
+    first, *others = ([note.partition(": ")[::2] for note in part] for part in notes)
+    merged = list(notes[0])
+    alike = []
+    for other, part in zip(others, notes[1:], strict=True):
+        if other and [text for _, text in other] == [text for _, text in first]:
+            alike.append(other[0][0])
+        else:
+            merged += part
+    return (*merged, f"{', '.join(alike)}: likewise") if alike else tuple(merged)
+
+
+def find_parts(folder: Path) -> dict[str, Path]:
+    """The files of a folder whose names contain train, valid or test.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "news.train.inter").touch()
+    ...     _ = (Path(folder) / "news.test.inter").touch()
+    ...     {part: path.name for part, path in find_parts(Path(folder)).items()}
+    {'train': 'news.train.inter', 'test': 'news.test.inter'}
+    """
+    parts: dict[str, Path] = {}
+    for part, words in _PART_WORDS.items():
+        files = [path for path in _data_files(folder) if not _words(path).isdisjoint(words)]
+        if len(files) > 1:
+            raise InputError(
+                f"{printable(str(folder))}: {len(files)} files could be the {part} part: "
+                f"{_names(files)}; give the parts as train=, valid=, test="
+            )
+        if files:
+            parts[part] = files[0]
+    return parts
+
+
+def _only_file(folder: Path) -> Path:
+    """The one file of events in a folder."""
+    files = _data_files(folder)
+    main = [path for path in files if path.name.lower().removesuffix(".gz") in _MAIN_FILES]
+    recbole = [path for path in files if _ending(path) == ".inter"]
+    for candidates in (main, recbole, files):
+        if len(candidates) == 1:
+            return candidates[0]
+    if not files:
+        raise InputError(f"{printable(str(folder))}: no data file is in this folder")
+    raise InputError(
+        f"{printable(str(folder))}: {len(files)} data files and none is called train: "
+        f"{_names(files)}; give one of them"
+    )
+
+
+def _data_files(folder: Path) -> list[Path]:
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"{printable(str(folder))}: cannot be read: {error.strerror}") from error
+    part_words = {word for words in _PART_WORDS.values() for word in words}
+    return [
+        path
+        for path in paths
+        if _ending(path) in _DATA_ENDINGS
+        # Another .json file most likely holds the settings of some tool.
+        and (_ending(path) != ".json" or not _words(path).isdisjoint(part_words))
+        and path.is_file()
+        and not path.name.startswith(".")
+        and _words(path).isdisjoint(_NOT_DATA)
+    ]
+
+
+def _is_path(source: Any) -> bool:
+    return isinstance(source, (str, PathLike))
+
+
+def _ending(path: str | PathLike[str]) -> str:
+    return Path(Path(path).name.lower().removesuffix(".gz")).suffix
+
+
+def _words(path: Path) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", path.name.lower().removesuffix(".gz")))
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return listing(printable(path.name) for path in paths) or "nothing"

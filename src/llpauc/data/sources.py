@@ -1,0 +1,316 @@
+"""A source of events while it is read, and the two places its events can go to.
+
+A format's reader checks the rows of a `Source` and adds them batch by batch to its sink: to
+arrays in memory (`InMemorySink`), or to a table on disk (`llpauc.data.prepare`). The SQL
+expressions below are the only definition of a readable number, date, rating and timestamp.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypedDict
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from llpauc.data.columns import ROLES, Column, ColumnRoles, ValueKind
+from llpauc.data.ids import IdKind, IdMap, Indices
+from llpauc.data.interactions import Interactions
+from llpauc.errors import InputError
+
+BATCH_ROWS = 1_000_000
+REMEDY = "fix the row or pass bad_rows='skip' (--bad-rows skip)"
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+Floats = npt.NDArray[np.float64]
+Columns = Mapping[str, Any]  # role -> Arrow or NumPy array; ids are text without nulls
+
+# A cast to TIMESTAMP would drop the offset of 2020-01-01T00:00:00+02:00 without an error. This
+# one applies it, and takes a date without an offset as UTC, the time zone of the connection.
+_VALUE_SQL: dict[ValueKind, str] = {
+    "number": "TRY_CAST({column} AS DOUBLE)",
+    "date": "epoch(TRY_CAST({column} AS TIMESTAMPTZ))",
+}
+_VALID_SQL = {
+    "user": "\"user\" <> ''",
+    "item": "\"item\" <> ''",
+    "rating": f"abs(rating) <= {_FLOAT32_MAX!r}",
+    "timestamp": 'isfinite("timestamp")',
+}
+
+
+def connect(
+    database: str = ":memory:", memory_limit: str = "2GB", temp_directory: str = ""
+) -> duckdb.DuckDBPyConnection:
+    """A private DuckDB that loads nothing from the network and uses UTC.
+
+    Args:
+        database: its file; the default writes none.
+        memory_limit: such as "2GB".
+        temp_directory: where data above the limit go; with "" they raise an error instead.
+    """
+    connection = duckdb.connect(
+        database,
+        config={
+            # Each thread holds buffers of tens of MB: many cores would pass the memory limit.
+            "threads": min(os.cpu_count() or 1, 8),
+            "memory_limit": memory_limit,
+            "temp_directory": temp_directory,
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        },
+    )
+    connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+    return connection
+
+
+def convert(
+    text: pa.Array | pa.ChunkedArray, kind: ValueKind, connection: duckdb.DuckDBPyConnection
+) -> Floats:
+    """Text as float64; NaN where it is not a `kind`.
+
+    >>> with connect() as connection:
+    ...     numbers = convert(pa.array(["3.5", "abc", ""]), "number", connection)
+    ...     dates = convert(pa.array(["1970-01-02T02:00:00+02:00"]), "date", connection)
+    >>> numbers.tolist(), dates.tolist()
+    ([3.5, nan, nan], [86400.0])
+    """
+    relation = connection.from_arrow(pa.table({"value": text}))
+    column = relation.project(_VALUE_SQL[kind].format(column="value")).to_arrow_table().column(0)
+    return np.asarray(column.to_numpy(), dtype=np.float64)
+
+
+def is_valid(values: Floats, role: str) -> npt.NDArray[np.bool_]:
+    """Where a value is finite in the type it is stored in: float32 for ratings."""
+    if role == "rating":
+        return np.abs(values) <= _FLOAT32_MAX  # NaN compares false
+    return np.isfinite(values)
+
+
+def checked_query(roles: ColumnRoles, table: str) -> str:
+    """SQL that selects the columns user, item, rating, timestamp from the columns c0, c1, ... of
+    `table`, and raises an error at the first row that is not valid."""
+    columns = {role: f"c{position}" for role, position in roles.positions.items()}
+    for role in ("rating", "timestamp"):
+        if role in columns:
+            columns[role] = _VALUE_SQL[roles.kind(role)].format(column=columns[role])
+    selected = ", ".join(f'{column} AS "{role}"' for role, column in columns.items())
+    valid = " AND ".join(_VALID_SQL[role] for role in columns)
+    return (
+        f"SELECT * FROM (SELECT {selected} FROM {table})"
+        f" WHERE CASE WHEN {valid} THEN true ELSE error('bad values') END"
+    )
+
+
+class ReadOptions(TypedDict, total=False):
+    """The keyword arguments of `read_interactions`."""
+
+    format: str | None
+    user: Column
+    item: Column
+    rating: Column
+    timestamp: Column
+    header: bool | None
+    delimiter: str | None
+    bad_rows: str
+
+
+class QueryError(Exception):
+    """DuckDB could not read a file exactly; it must be read row by row."""
+
+
+class Sink(Protocol):
+    """Takes the checked events of one or several sources; `kinds` are those of the ids, by role."""
+
+    in_memory: bool
+    kinds: dict[str, set[IdKind]]
+
+    def start(self, name: str, roles: ColumnRoles) -> None:
+        """Another source follows, with these columns."""
+
+    def add(self, columns: Columns) -> None:
+        """Add a batch."""
+
+    def add_query(self, query: str, path: str, expected: int) -> None:
+        """Add the rows of a query on a file, or none and raise `QueryError`."""
+
+
+class InMemorySink:
+    """Collects the events of one source as `Interactions`.
+
+    Ids are dictionary-encoded batch by batch, so that a large file is never in memory as text.
+    """
+
+    in_memory = True
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, set[IdKind]] = {"user": set(), "item": set()}
+        self._batches: dict[str, list[Any]] = {role: [] for role in ROLES}
+
+    def start(self, name: str, roles: ColumnRoles) -> None:
+        pass
+
+    def add(self, columns: Columns) -> None:
+        for role, column in columns.items():
+            if role in self.kinds:
+                column = encode_ids(column)
+            else:  # copied: a column of DuckDB's would keep the text of its batch in memory
+                column = np.array(column, np.float32 if role == "rating" else np.float64)
+            self._batches[role].append(column)
+
+    def add_query(self, query: str, path: str, expected: int) -> None:
+        rows = 0
+        try:
+            with connect() as connection:
+                for batch in connection.sql(query, params=[path]).to_arrow_reader(BATCH_ROWS):
+                    self.add(dict(zip(batch.schema.names, batch.columns, strict=True)))
+                    rows += batch.num_rows
+            if rows != expected:
+                raise QueryError(f"DuckDB found {rows} of {expected} rows")
+        # While batches are streamed, DuckDB's errors arrive as OSError.
+        except (duckdb.Error, pa.ArrowException, OSError, QueryError) as error:
+            self._batches = {role: [] for role in ROLES}
+            raise QueryError(str(error).partition("\n")[0]) from None
+
+    def interactions(self) -> Interactions:
+        (users, user_ids), (items, item_ids) = self._indexed("user"), self._indexed("item")
+        ratings, timestamps = (
+            np.concatenate(batches) if (batches := self._batches[role]) else None
+            for role in ("rating", "timestamp")
+        )
+        return Interactions(users, items, user_ids, item_ids, ratings, timestamps)
+
+    def _indexed(self, role: str) -> tuple[Indices, IdMap]:
+        encoded = pa.chunked_array(self._batches[role]).unify_dictionaries()
+        indices = [np.asarray(chunk.indices, dtype=np.int32) for chunk in encoded.chunks]
+        return np.concatenate(indices), IdMap(
+            encoded.chunk(0).dictionary, common_kind(self.kinds[role])
+        )
+
+
+def encode_ids(ids: pa.Array) -> pa.DictionaryArray:
+    """Ids as a dictionary of the distinct ones and indices into it."""
+    encoded = ids if pa.types.is_dictionary(ids.type) else pc.dictionary_encode(ids)
+    # Wide offsets for the dictionary only: all distinct ids together may exceed 2 GB.
+    dictionary = encoded.dictionary.cast(pa.large_string())
+    return pa.DictionaryArray.from_arrays(encoded.indices, dictionary)
+
+
+def common_kind(kinds: set[IdKind]) -> IdKind:
+    return next(iter(kinds)) if len(kinds) == 1 else "string"
+
+
+@dataclass(frozen=True)
+class Format:
+    """How files of one format are recognised and read.
+
+    Args:
+        read: checks the rows of a source and adds them to its sink.
+        endings: of file names, or whole file names.
+        signature: first bytes; they count more than the name.
+        sniff: whether a source without a known name and signature looks like this format.
+        delimiter, quotes, header: of a text table; None is detected.
+        preferred_delimiter: taken if several delimiters are possible.
+        typed_names: whether column names end in a type, as in `user_id:token`.
+        out_of_core: whether the format can be prepared out of core.
+    """
+
+    read: Callable[[Source], None]
+    endings: tuple[str, ...] = ()
+    signature: bytes = b""
+    sniff: Callable[[Source], bool] | None = None
+    delimiter: str | None = None
+    quotes: bool = False
+    header: bool | None = None
+    preferred_delimiter: str | None = None
+    typed_names: bool = False
+    out_of_core: bool = True
+
+
+@dataclass
+class Source:
+    """One file or frame while it is read.
+
+    Args:
+        name: for messages.
+        sink: where its events go.
+        options: as given to `read_interactions`.
+        path: the uncompressed file.
+        head: its first bytes.
+        format_name: the detected or requested format; None while it is unknown.
+        format: the entry of that name in `FORMATS`.
+        detected_by: "requested", "from its name", ...
+        layout: the cached result of `text_layout.layout_of`.
+        notes: what was decided, one line each.
+        rows_read, rows_rejected: rows added, and rows left out by bad_rows="skip".
+        first_problem: of the rows left out.
+    """
+
+    name: str
+    sink: Sink
+    options: ReadOptions
+    path: Path = field(default_factory=Path)
+    head: bytes = b""
+    format_name: str | None = None
+    format: Format | None = None
+    detected_by: str = ""
+    layout: Any = None
+    notes: list[str] = field(default_factory=list)
+    rows_read: int = 0
+    rows_rejected: int = 0
+    first_problem: str | None = None
+
+    @property
+    def requested(self) -> dict[str, Column]:
+        """Role -> column that was asked for."""
+        options: Mapping[str, Any] = self.options
+        return {role: options.get(role) for role in ROLES}
+
+    def start(self, roles: ColumnRoles) -> None:
+        """Announce the columns of the rows that follow."""
+        self.notes.extend(roles.notes)
+        self.sink.start(self.name, roles)
+
+    def add(self, columns: Columns, rows: int | None = None) -> None:
+        """Add checked rows: as many as there are events, unless `rows` says otherwise."""
+        self.sink.add(columns)
+        self.rows_read += len(columns["user"]) if rows is None else rows
+
+    def reject(self, place: str, problem: str, count: int = 1, *, final: bool = False) -> None:
+        """Count bad rows, or raise an error about the first.
+
+        Args:
+            place: of the first one, such as "line 3".
+            problem: what is wrong with it.
+            count: how many there are.
+            final: whether reading cannot go on after it.
+        """
+        if final:
+            raise InputError(f"{self.name}: {place}: {problem}")
+        if self.options.get("bad_rows", "error") != "skip":
+            raise InputError(f"{self.name}: {place}: {problem}; {REMEDY}")
+        self.rows_rejected += count
+        self.first_problem = self.first_problem or f"{place}: {problem}"
+
+    def finish(self) -> None:
+        """Check that there were rows, and note those that were left out."""
+        if not self.rows_read and self.rows_rejected:
+            raise InputError(
+                f"{self.name}: no usable row, all {self.rows_rejected} were left out: "
+                f"{self.first_problem}"
+            )
+        if not self.rows_read:
+            raise InputError(
+                f"{self.name}: no rows; give a file that holds at least one interaction"
+            )
+        if self.rows_rejected:
+            self.notes.append(
+                f"{self.name}: left out {self.rows_rejected} of "
+                f"{self.rows_read + self.rows_rejected} rows, the first: {self.first_problem}"
+            )
