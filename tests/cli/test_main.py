@@ -25,7 +25,7 @@ import pytest
 from llpauc.cli import COMMANDS, console, main
 from llpauc.cli.parser import Group
 from llpauc.data.demo import demo_data
-from llpauc.data.readers import FORMATS
+from llpauc.data.formats import FORMATS
 from llpauc.losses import LOSSES
 from llpauc.metrics.names import METRIC_NAMES
 from llpauc.models import BASELINES
@@ -558,7 +558,7 @@ def test_inspect_tells_figures_to_people_and_programs(run, events):
     assert "│ interactions                         │              480 │" in people.out
     assert "│ events per user, median              │               12 │" in people.out
     assert "Nothing odd found." in people.out
-    assert "rating = column 'rating' (guessed)" in people.err
+    assert "rating = column 'rating' (detected)" in people.err
 
 
 def test_evaluate_agrees_with_itself_and_writes_what_was_asked(run, own_folder, events):

@@ -76,8 +76,8 @@ def test_whole_number_arrays_keep_their_extremes(dtype):
 
 def test_text_decides_who_is_the_same():
     from_parquet, from_csv = IdMap.of([7, 8]), IdMap.of(["8", "007", "7"])
-    assert from_csv.rows([7, 8, 9]).tolist() == [2, 0, -1]
-    assert from_parquet.rows(["7", "07", "8"]).tolist() == [0, -1, 1]
+    assert from_csv.indices([7, 8, 9]).tolist() == [2, 0, -1]
+    assert from_parquet.indices(["7", "07", "8"]).tolist() == [0, -1, 1]
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_maps_are_equal_by_content_and_never_a_key():
 @pytest.mark.parametrize(
     ("ids", "said"),
     [
-        ("ann", "a list of ids is wanted, got the single value 'ann'"),
-        (7, "a list of ids is wanted, got the single value 7"),
-        (None, "a list of ids is wanted, got the single value None"),
+        ("ann", "expected a list of ids, got the single value 'ann'"),
+        (7, "expected a list of ids, got the single value 7"),
+        (None, "expected a list of ids, got the single value None"),
         ([1.5, "a"], "ids must be text or integers, got 1.5; convert them first"),
         ([np.float64(7)], r"got np.float64\(7.0\)"),
         ([np.float32("nan")], r"got np.float32\(nan\)"),
@@ -275,11 +275,11 @@ def test_no_events_are_events_too():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"users": [0, 2]}, r"users must be rows in \[0, 2\), got 0..2"),
-        ({"users": [-1, 0]}, r"users must be rows in \[0, 2\), got -1..0"),
-        ({"items": [0, 2**32]}, r"items must be rows in \[0, 1\), got 0..4294967296"),
-        ({"users": [0.0, 0.7]}, "users must be rows, whole numbers, got float64"),
-        ({"users": [True, False]}, "users must be rows, whole numbers, got bool"),
+        ({"users": [0, 2]}, r"users must be indices in \[0, 2\), got 0..2"),
+        ({"users": [-1, 0]}, r"users must be indices in \[0, 2\), got -1..0"),
+        ({"items": [0, 2**32]}, r"items must be indices in \[0, 1\), got 0..4294967296"),
+        ({"users": [0.0, 0.7]}, "users must be integer indices, got float64"),
+        ({"users": [True, False]}, "users must be integer indices, got bool"),
         ({"items": [0]}, "items has 1 entries, users has 2"),
         ({"ratings": np.ones(3, np.float32)}, "ratings has 3 entries, users has 2"),
         ({"timestamps": np.ones(1)}, "timestamps has 1 entries, users has 2"),
@@ -296,7 +296,7 @@ def test_columns_that_do_not_fit_are_refused(changes, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((["a", "b"], ["x"]), "2 users but 1 items; one each a row"),
+        ((["a", "b"], ["x"]), "2 users but 1 items; give one of each per event"),
         ((["a"], ["x"], {"ratings": ["good"]}), "ratings must be numbers: .*'good'"),
         ((["a"], ["x"], {"timestamps": [object()]}), "timestamps must be numbers"),
         ((["a"], ["x"], {"ratings": [1, 2]}), "ratings has 2 entries, users has 1"),

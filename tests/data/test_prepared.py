@@ -23,7 +23,7 @@ from llpauc.data import splits
 from llpauc.data.column_files import BucketShuffle, ColumnFiles
 from llpauc.data.filters import rated_at_least
 from llpauc.data.interactions import Interactions, Split
-from llpauc.data.prepare import Pairs, memory_bytes, prepare
+from llpauc.data.out_of_core import Pairs, memory_bytes, prepare
 from llpauc.data.prepared import is_prepared, open_prepared
 from llpauc.data.readers import load, read_interactions
 from llpauc.data.splits import nth_smallest
@@ -272,8 +272,8 @@ def test_bad_rows_of_parquet_are_named_by_their_row(tmp_path):
         ("user,item\na,x\nb,y\n", {"how": "nosuch"}, "unknown split"),
         ("user,item\na,x\nb,y\n", {"k": 1}, "has no option 'k'"),
         ("user,item\na,x\nb,y\n", {"valid": 0.6, "test": 0.5}, "below 1"),
-        ("user,item\na,x\nb,y\n", {}, "valid part came out empty"),
-        ("user,item\na,x\nb,y\n", {"min_rating": 3.0}, "no ratings to go by"),
+        ("user,item\na,x\nb,y\n", {}, "valid part is empty"),
+        ("user,item\na,x\nb,y\n", {"min_rating": 3.0}, "there are no ratings"),
         ("user,item\na,x\nb,y\n", {"memory": "5"}, "number and a unit"),
         ("user,item\na,x\nb,y\n", {"memory": "1MB"}, "at least 200MB"),
         ("user,item\n", {}, "no rows"),
@@ -282,7 +282,7 @@ def test_bad_rows_of_parquet_are_named_by_their_row(tmp_path):
         (
             "user,item\na,x\nb,y\n",
             {"how": "random", "held_out_users": 3},
-            "holds out events of everybody",
+            "holds out events of all users",
         ),
     ],
 )
@@ -419,7 +419,7 @@ def test_rows_out_of_range_are_found_without_a_checksum(folder, tmp_path):
     place = content.index(users)
     wrong = np.int32(10**6).tobytes()
     (broken / "train.arrow").write_bytes(content[:place] + wrong + content[place + 4 :])
-    with pytest.raises(InputError, match=r"train\.arrow: users must be rows in"):
+    with pytest.raises(InputError, match=r"train\.arrow: users must be indices in"):
         open_prepared(broken)
 
 

@@ -22,8 +22,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from llpauc.data.formats import FORMATS
 from llpauc.data.interactions import Interactions, Split
-from llpauc.data.readers import FORMATS, Reading, load, read_interactions, read_split
+from llpauc.data.readers import Reading, load, read_interactions, read_split
 from llpauc.data.sources import connect
 from llpauc.errors import InputError
 

@@ -209,7 +209,7 @@ def test_temporal_equals_a_loop(
     if all(wanted.values()):
         assert as_sets(split_temporal(data, valid=valid, test=test)) == wanted
     else:
-        with pytest.raises(InputError, match="came out empty"):
+        with pytest.raises(InputError, match="part is empty"):
             split_temporal(data, valid=valid, test=test)
 
 
@@ -310,9 +310,9 @@ def test_canonical_order_without_times_keeps_the_first_row() -> None:
 
 def test_empty_parts_and_zero_shares() -> None:
     data = Interactions.of(["a"] * 4, range(4), timestamps=[1, 1, 1, 1])
-    with pytest.raises(InputError, match="train part came out empty from 4 events"):
+    with pytest.raises(InputError, match="train part is empty, out of 4 events"):
         split_temporal(data)
-    with pytest.raises(InputError, match="test part came out empty"):
+    with pytest.raises(InputError, match="test part is empty"):
         split_random_per_user(Interactions.of(["a"], ["x"]), valid=0, test=0.2, seed=0)
     assert list(split_random(data, valid=0, test=0.5, seed=0).parts) == ["train", "test"]
     assert list(split_random(data, valid=0, test=0, seed=0).parts) == ["train"]
@@ -323,15 +323,15 @@ def test_empty_parts_and_zero_shares() -> None:
 @pytest.mark.parametrize(
     ("how", "options", "message"),
     [
-        ("random", {"valid": -0.1}, r"valid must be a share in \[0, 1\), got -0.1"),
-        ("random", {"test": 1.0}, r"test must be a share in \[0, 1\), got 1.0"),
+        ("random", {"valid": -0.1}, r"valid must be a fraction in \[0, 1\), got -0.1"),
+        ("random", {"test": 1.0}, r"test must be a fraction in \[0, 1\), got 1.0"),
         ("random", {"test": float("nan")}, "got nan"),
         ("random_per_user", {"valid": 0.5, "test": 0.5}, r"valid \+ test must be below 1"),
         ("temporal", {"k": 1}, "the split 'temporal' has no option 'k'; it takes: valid, test"),
-        ("temporal", {}, "a temporal split needs timestamps and this data has none"),
-        ("leave_k_out", {}, "a leave-k-out split by time needs timestamps"),
+        ("temporal", {}, "the split 'temporal.*' needs timestamps and this data has none"),
+        ("leave_k_out", {}, "the split 'leave 1 out by time' needs timestamps"),
         ("leave_k_out", {"k": 0}, "k must be a whole number of at least 1, got 0"),
-        ("leave_k_out", {"by": "size"}, "unknown way to leave out .* 'size'; choose one of: time"),
+        ("leave_k_out", {"by": "size"}, "unknown order \\(by\\) 'size'; choose one of: time"),
         ("by_luck", {}, "unknown split 'by_luck'; choose one of: random_per_user, random"),
     ],
 )
@@ -348,7 +348,7 @@ def test_bad_seeds_and_times_are_named() -> None:
         split_temporal(data)
     with pytest.raises(InputError, match="seed must be a whole number of at least 0, got -1"):
         split_random(data, seed=-1)
-    with pytest.raises(InputError, match="at random needs a seed"):
+    with pytest.raises(InputError, match="at random' needs a seed"):
         split_leave_k_out(data, by="random")
 
 

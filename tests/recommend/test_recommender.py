@@ -279,7 +279,7 @@ def test_a_text_is_no_list_of_ids():
     data = Interactions.of(list("abcab"), list("xyzyx"))
     recommender = Recommender(model="popularity").fit(data)
     for ask in (recommender.recommend, recommender.fold_in):
-        with pytest.raises(InputError, match="a list of ids is wanted, got the single value 'xy'"):
+        with pytest.raises(InputError, match="expected a list of ids, got the single value 'xy'"):
             ask("xy")
 
 

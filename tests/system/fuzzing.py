@@ -25,8 +25,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llpauc.cli import main
+from llpauc.data.formats import FORMATS
 from llpauc.data.interactions import Interactions, Split
-from llpauc.data.readers import FORMATS, read_interactions, read_split
+from llpauc.data.readers import read_interactions, read_split
 from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.storage import run_folder

@@ -156,7 +156,7 @@ def prepare(
         held_out_users: hold out events of so many users only, drawn at random
         json: print the counts as JSON
     """
-    from llpauc.data.preparing.prepare import prepare as prepare_files
+    from llpauc.data.out_of_core import prepare as prepare_files
     from llpauc.errors import InputError
 
     if options.k_core > 1:
@@ -165,7 +165,7 @@ def prepare(
     with progress(f"preparing {out}"):
         manifest = prepare_files(
             files, out, how=options.how, seed=options.seed, memory=memory,
-            min_rating=table.min_rating, held_out_users=held_out_users, tell=log.info,
+            min_rating=table.min_rating, held_out_users=held_out_users,
             reading=table.reading(), **options.sizes,
         )  # fmt: skip
     if json:

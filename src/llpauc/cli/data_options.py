@@ -12,7 +12,8 @@ from llpauc.options import Count, NonNegativeInt
 
 if TYPE_CHECKING:
     from llpauc.data.interactions import Split
-    from llpauc.data.readers import Reading, ReadOptions
+    from llpauc.data.readers import Reading
+    from llpauc.data.sources import ReadOptions
 
 HeldOut = Annotated[float, Ge(0), Lt(1)]
 Seed = NonNegativeInt

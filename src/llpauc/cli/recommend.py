@@ -238,14 +238,14 @@ def _column(path: Any, role: str) -> list[Any]:
     import pyarrow.parquet as pq
     from pyarrow import csv
 
+    from llpauc.data.columns import KNOWN_NAMES, normalized_name
     from llpauc.data.interactions import IdMap
-    from llpauc.data.readers.columns import KNOWN_NAMES, plain
     from llpauc.errors import InputError
 
     def column_of(names: list[str]) -> str:
         for known in KNOWN_NAMES[role]:
             for name in names:
-                if plain(name) == known:
+                if normalized_name(name) == known:
                     return name
         raise InputError(
             f"{path}: has no column of {role} ids; name it {role!r}, or give one id a line in a"

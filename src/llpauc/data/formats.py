@@ -142,7 +142,7 @@ def _detect_format(path: Path, source: Source) -> tuple[str, str]:
         if format.signature and source.head.startswith(format.signature):
             if requested not in (None, name):
                 raise InputError(
-                    f"{source.name}: is a {name.capitalize()} file, not {requested}; leave format out"
+                    f"{source.name}: is a {name.capitalize()} file, not {requested}; drop format"
                 )
             return name, "from its first bytes"
     if requested is not None:

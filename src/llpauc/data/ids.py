@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from types import NoneType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from llpauc.errors import InputError
 
 Indices = npt.NDArray[np.int32]
 IdKind = Literal["string", "int64", "uint64"]
-IdValues = Iterable[Any] | pa.Array | pa.ChunkedArray
+IdValues: TypeAlias = Iterable[Any] | pa.Array | pa.ChunkedArray
 
 _ARROW_TYPE: dict[str, pa.DataType] = {
     "string": pa.large_string(),

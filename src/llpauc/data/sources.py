@@ -1,7 +1,7 @@
 """A source of events while it is read, and the two places its events can go to.
 
 A format's reader checks the rows of a `Source` and adds them batch by batch to its sink: to
-arrays in memory (`InMemorySink`), or to a table on disk (`llpauc.data.prepare`). The SQL
+arrays in memory (`InMemorySink`), or to a table on disk (`llpauc.data.out_of_core`). The SQL
 expressions below are the only definition of a readable number, date, rating and timestamp.
 """
 

@@ -11,7 +11,7 @@ Every split follows these rules:
 - The parts share the id maps of the data.
 
 `SplitRule` is the definition of a split. It is applied in memory here, and out of core by
-`llpauc.data.prepare`, which draws random events in another way.
+`llpauc.data.out_of_core`, which draws random events in another way.
 """
 
 from __future__ import annotations

@@ -333,8 +333,10 @@ def _add_texts(
     if good.any():
         ids = {role: columns[role].filter(pa.array(good)) for role in ("user", "item")}
         source.add(ids | {role: numbers[good] for role, numbers in values.items()})
-    for batch in (lines, problems, *texts.values()):
-        batch.clear()
+    lines.clear()
+    problems.clear()
+    for column in texts.values():
+        column.clear()
 
 
 def _text_problems(texts: dict[str, list[str]]) -> dict[int, Problem]:

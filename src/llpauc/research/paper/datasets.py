@@ -45,7 +45,8 @@ from llpauc.data import filters
 from llpauc.data.inspection import inspect
 from llpauc.data.interactions import Split
 from llpauc.data.noise import clean_and_noise
-from llpauc.data.readers import ReadOptions, read_interactions, read_split
+from llpauc.data.readers import read_interactions, read_split
+from llpauc.data.sources import ReadOptions
 from llpauc.errors import InputError, choose, listing
 
 SEED = 2024
