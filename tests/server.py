@@ -1,4 +1,4 @@
-"""What tests of `llpauc serve` share: small runs, a client in the process, a server beside it."""
+"""Shared by the tests of `llpauc serve`: small runs, a client in the process, a live server."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from starlette.testclient import TestClient
 
 from llpauc.data.interactions import Interactions
 from llpauc.recommend import Recommender
-from llpauc.serving.app import Serving, make_app
-from llpauc.serving.loaded_run import load_served
+from llpauc.serving import ServingState, load_run, make_app
 from tests.datasets import taste_split
 
 KEY = "k" * 20
-PATIENCE = 120  # seconds, for a machine with much else to do
+TIMEOUT = 120  # seconds, for a busy machine
 CHECKS = [
     checks.not_a_server_error,
     openapi_checks.status_code_conformance,
@@ -33,23 +32,23 @@ CHECKS = [
 ]
 
 
-def trained(model: str = "mf", start: int = 0) -> Recommender:
+def trained(model: str = "mf", seed: int = 0) -> Recommender:
     if model in ("mf", "itemsum"):
-        own = {"epochs": 2, "dimensions": 8, "hold_out": 0, "seed": start}
-        return Recommender(model=model, **own).fit(taste_split().train)
+        options = {"epochs": 2, "dimensions": 8, "hold_out": 0, "seed": seed}
+        return Recommender(model=model, **options).fit(taste_split().train)
     return Recommender(model=model).fit(taste_split().train)
 
 
-def with_small_numbers(folder: Path) -> Path:
-    """A run whose ids are 0, 1, 2 and so on, which a generator of requests finds by itself."""
+def save_run_with_integer_ids(folder: Path) -> Path:
+    """A run with the ids 0, 1, 2, ..., which a generator of requests is likely to produce."""
     train = taste_split().train
     data = Interactions.of(train.users.tolist(), train.items.tolist())
     return Recommender(epochs=1, dimensions=8, hold_out=0).fit(data).save(folder)
 
 
-def client_of(folder: Path, key: str | None = None, log=print) -> TestClient:
-    serving = Serving(folder, load_served(folder), log)
-    return TestClient(make_app(serving, key), base_url="http://127.0.0.1")
+def client_of(folder: Path, key: str | None = None, page_data=None) -> TestClient:
+    state = ServingState(folder, load_run(folder))
+    return TestClient(make_app(state, key, page_data), base_url="http://127.0.0.1")
 
 
 def pairs(entries) -> list[tuple[str, float]]:
@@ -64,18 +63,18 @@ def expected(ids, scores) -> list[tuple[str, float]]:
     ]
 
 
-def check_refused(answer, status: int, said: str) -> None:
+def check_refused(answer, status: int, message: str) -> None:
     assert answer.status_code == status, answer.text
-    told = answer.json()
-    assert list(told) == ["error"]
-    assert said in told["error"]
-    assert len(told["error"]) < 310
-    assert "\n" not in told["error"]
+    body = answer.json()
+    assert list(body) == ["error"]
+    assert message in body["error"]
+    assert len(body["error"]) < 310
+    assert "\n" not in body["error"]
     assert "Traceback" not in answer.text
 
 
-def put(source: Path, target: Path) -> None:
-    """Replace a run as `artifacts.save` does: moved aside, renamed."""
+def replace_run(source: Path, target: Path) -> None:
+    """Replace a run as `run_folder.save` does: the old folder moves away first."""
     fresh = target.with_name(".fresh")
     shutil.copytree(source, fresh)
     if target.exists():
@@ -85,7 +84,7 @@ def put(source: Path, target: Path) -> None:
 
 
 class Live:
-    """`llpauc serve` in a process of its own, on a free port of the loopback address."""
+    """`llpauc serve` in its own process, on a free port of the loopback address."""
 
     def __init__(self, folder: Path, *words: str, **environment: str) -> None:
         command = [sys.executable, "-m", "llpauc", "serve", str(folder), "--port", "0", *words]
@@ -102,28 +101,31 @@ class Live:
         return self
 
     def stop(self) -> str:
-        """End it as people do; what it has said since its greeting."""
+        """Stop it with SIGTERM; its output after the first line."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(PATIENCE) == -signal.SIGTERM
+        assert self.process.wait(TIMEOUT) == -signal.SIGTERM
         return self.process.stdout.read() + self.process.stderr.read()
 
     def __exit__(self, *error: object) -> None:
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
         self.process.stdout.close()
         self.process.stderr.close()
 
 
 def fuzz(live: Live, cases: int) -> Counter[int]:
-    """How often each status was answered to about `cases` requests that schemathesis makes of the
-    OpenAPI, good and bad; an answer that the OpenAPI does not have, or a 5xx, raises."""
-    told = httpx2.get(f"{live.url}/openapi.json", timeout=PATIENCE).json()
-    operations = [found.ok() for found in schemathesis.openapi.from_dict(told).get_all_operations()]
+    """Send about `cases` valid and invalid requests that schemathesis makes from the OpenAPI.
+
+    Returns the number of answers by status. An answer that the OpenAPI does not contain, or a
+    status of 500 or above, raises.
+    """
+    schema = httpx2.get(f"{live.url}/openapi.json", timeout=TIMEOUT).json()
+    operations = [one.ok() for one in schemathesis.openapi.from_dict(schema).get_all_operations()]
     takes_nothing = [op for op in operations if not op.body and "{" not in op.path]
     statuses: Counter[int] = Counter()
 
     def send(case) -> None:
-        answer = case.call(base_url=live.url, timeout=PATIENCE)
+        answer = case.call(base_url=live.url, timeout=TIMEOUT)
         statuses[answer.status_code] += 1
         case.validate_response(answer, checks=CHECKS)
 
@@ -131,15 +133,15 @@ def fuzz(live: Live, cases: int) -> Counter[int]:
     for operation in takes_nothing:
         run = settings(max_examples=1, deadline=None, database=None, derandomize=True)
         run(given(case=operation.as_strategy(generation_mode=positive))(send))()
-    # Any text may be an id: where there is no body, there is nothing to get wrong.
+    # Any text can be an id, so a request without a body cannot be invalid.
     jobs = [(operation, positive) for operation in operations if operation not in takes_nothing]
     jobs += [(operation, negative) for operation, _ in jobs if operation.body]
     turn = 0
-    while statuses.total() < cases:  # fewer than asked for where nothing new is found
+    while statuses.total() < cases:  # hypothesis may stop early
         turn += 1
-        wanted = -(-(cases - statuses.total()) // len(jobs))
+        missing = -(-(cases - statuses.total()) // len(jobs))
         for operation, mode in jobs:
-            run = settings(max_examples=wanted, deadline=None, database=None,
+            run = settings(max_examples=missing, deadline=None, database=None,
                            suppress_health_check=list(HealthCheck))  # fmt: skip
             run(seed(turn)(given(case=operation.as_strategy(generation_mode=mode))(send)))()
     return statuses

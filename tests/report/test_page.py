@@ -1,4 +1,4 @@
-"""The page's data and document: ranks equal the evaluator's figures, ids stay text, files whole."""
+"""The data of the page, its HTML, `llpauc report`, and the routes of the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from llpauc.cli import main
 from llpauc.data.interactions import IdMap, Interactions, Split
@@ -22,19 +21,23 @@ from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
-from llpauc.report import report as report_module
-from llpauc.report.document import policy, render
-from llpauc.report.people import MOST_SHOWN, TOP, find_users, spread_users, view_users
-from llpauc.report.report import report_data
-from llpauc.report.runs import load_run
-from llpauc.report.titles import read_titles
-from llpauc.report.tuning import read_tuning
-from llpauc.serving.app import Serving, make_app
-from llpauc.serving.loaded_run import load_served
-from llpauc.serving.page import Beside
+from llpauc.report import (
+    find_users,
+    load_page_run,
+    page_data,
+    page_policy,
+    read_titles,
+    read_tuning,
+    render_page,
+    report_data,
+    spread_users,
+    view_users,
+)
+from llpauc.report.users import LIST_LENGTH, MAX_SHOWN
+from llpauc.serving import PageData
 from tests.datasets import random_split, score_table, taste_split
+from tests.server import KEY, client_of
 
-KEY = "k" * 20
 QUICK = {"epochs": 2, "dimensions": 8, "lr": 0.01}
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -54,44 +57,44 @@ def fitted_of(recommender: Recommender) -> Fitted:
 
 
 def llpauc_of(ranks, n_neg: int, alpha: float, beta: float) -> float:
-    """Pair by pair, as the metric is printed."""
+    """Pair by pair, as in the definition."""
     k_pos = max(1, int(np.ceil(round(alpha * len(ranks), 9))))
     k_neg = max(1, int(np.ceil(round(beta * n_neg, 9))))
     won = sum(j >= rank for rank in ranks[:k_pos] for j in range(k_neg))
     return won / (len(ranks) * n_neg)
 
 
-# --- which events are positive, and where they stand --------------------------------------------
+# --- views of users -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["mf", "popularity", "ease"])
 @pytest.mark.parametrize("make", [random_split, taste_split])
-def test_ranks_give_the_evaluators_figures(tmp_path, make, model):
-    """Saved and loaded, against `evaluate` on the split that the run was trained on."""
+def test_view_users_ranks_give_the_metrics_of_evaluate(tmp_path, make, model):
+    """On a saved and loaded run, with the split that it was trained on."""
     split = make(3)
-    own = QUICK if model == "mf" else {}
-    Recommender(model=model, **own).fit(split).save(tmp_path / "run")
-    fitted = load_run(str(tmp_path / "run")).fitted
+    options = QUICK if model == "mf" else {}
+    Recommender(model=model, **options).fit(split).save(tmp_path / "run")
+    fitted = load_page_run(str(tmp_path / "run")).fitted
     outcome = evaluate(
         fitted.scorer, split, on="test", metrics=["auc", "llpauc(0.7,0.1)", "opauc(0.25)"]
     )
     rows = fitted.user_ids.indices(split.user_ids.text)[outcome.users]
     compared = 0
-    for place, view in enumerate(view_users(fitted, rows)):
-        if np.isnan(outcome.values["auc"][place]):  # every test item stands in train as well
-            assert view.on != "test"
+    for n, view in enumerate(view_users(fitted, rows)):
+        if np.isnan(outcome.values["auc"][n]):  # every test item is also in train
+            assert view.basis != "test"
             continue
-        assert view.on == "test"
+        assert view.basis == "test"
         for name, (alpha, beta) in {
             "auc": (1, 1), "llpauc(0.7,0.1)": (0.7, 0.1), "opauc(0.25)": (1, 0.25),
         }.items():  # fmt: skip
             value = llpauc_of(view.ranks.tolist(), view.n_neg, alpha, beta)
-            assert value == pytest.approx(outcome.values[name][place], abs=1e-12)
+            assert value == pytest.approx(outcome.values[name][n], abs=1e-12)
         compared += 1
     assert compared > 30
 
 
-def test_validation_events_of_their_own_file_and_held_out_of_train():
+def test_view_users_measures_on_validation_events():
     split = taste_split(4)
     given_valid = Recommender(**QUICK).fit(Split(split.train, split.valid))
     held = Recommender(**QUICK, hold_out=0.3).fit(split.train)
@@ -101,28 +104,28 @@ def test_validation_events_of_their_own_file_and_held_out_of_train():
     for view, auc in zip(
         view_users(fitted_of(given_valid), outcome.users), outcome.values["auc"], strict=True
     ):
-        assert view.on == "valid"
+        assert view.basis == "valid"
         assert llpauc_of(view.ranks.tolist(), view.n_neg, 1, 1) == pytest.approx(auc, abs=1e-12)
     fitted = fitted_of(held)
     scores = score_table(fitted.scorer, len(fitted.user_ids))
     (view,) = view_users(fitted, np.array([5]))
-    own = fitted.held_out["valid"][5].indices
-    trained = np.setdiff1d(fitted.histories[5].indices, own)
-    negatives = np.delete(scores[5], np.concatenate([own, trained]))
-    assert view.on == "valid"
+    valid = fitted.held_out["valid"][5].indices
+    trained = np.setdiff1d(fitted.histories[5].indices, valid)
+    negatives = np.delete(scores[5], np.concatenate([valid, trained]))
+    assert view.basis == "valid"
     assert view.n_neg == len(negatives)
-    assert sorted(view.ranks) == sorted((negatives >= scores[5][item]).sum() for item in own)
-    assert scores[5][view.positives].tolist() == sorted(scores[5][own].tolist(), reverse=True)
+    assert sorted(view.ranks) == sorted((negatives >= scores[5][item]).sum() for item in valid)
+    assert scores[5][view.positives].tolist() == sorted(scores[5][valid].tolist(), reverse=True)
 
 
-def test_a_refit_has_seen_the_validation_events():
+def test_view_users_after_refit_excludes_validation_events():
     split = taste_split(5)
     refitted = fitted_of(Recommender(**QUICK, refit=True).fit(split))
     assert set(refitted.held_out) == {"test"}
     without_test = fitted_of(Recommender(**QUICK, refit=True).fit(Split(split.train, split.valid)))
     assert not without_test.held_out
     (view,) = view_users(without_test, np.array([0]))
-    assert view.on == "history"
+    assert view.basis == "history"
     assert len(view.ranks) == view.n_history == 11
     for refit, parts in ((True, {"test"}), (False, {"valid", "test"})):
         popular = fitted_of(Recommender(model="popularity", refit=refit).fit(split))
@@ -130,14 +133,14 @@ def test_a_refit_has_seen_the_validation_events():
 
 
 @pytest.mark.parametrize("model", ["mf", "popularity"])
-def test_what_an_update_brings_is_held_out_no_longer(model):
+def test_update_removes_its_events_from_held_out(model):
     split = taste_split(6)
-    own = QUICK if model == "mf" else {}
-    recommender = Recommender(model=model, **own).fit(split)
+    options = QUICK if model == "mf" else {}
+    recommender = Recommender(model=model, **options).fit(split)
     assert split.test is not None
-    told = split.test.take(np.arange(len(split.test)) < 30)
-    new = Interactions.of(["somebody new"], ["something new"])
-    recommender.update(told, epochs=1)
+    events = split.test.take(np.arange(len(split.test)) < 30)
+    new = Interactions.of(["new user"], ["new item"])
+    recommender.update(events, epochs=1)
     recommender.update(new, epochs=0)
     fitted = fitted_of(recommender)
     assert fitted.held_out["test"].nnz == len(split.test) - 30
@@ -145,7 +148,7 @@ def test_what_an_update_brings_is_held_out_no_longer(model):
     assert fitted.held_out["test"].shape == (len(fitted.user_ids), len(fitted.item_ids))
 
 
-def test_lists_are_those_of_recommend_and_histories_are_cut():
+def test_view_users_lists_equal_recommend_and_histories_are_truncated():
     users = ["many"] * 500 + ["one", "none"]
     items = [f"i{n}" for n in range(500)] + ["i3", "i4"]
     everything = Interactions.of([*users, "many"], [*items, "extra"])
@@ -154,18 +157,18 @@ def test_lists_are_those_of_recommend_and_histories_are_cut():
     recommender = Recommender(model="popularity").fit(split)
     fitted = fitted_of(recommender)
     many, one, none = view_users(fitted, fitted.user_ids.indices(["many", "one", "none"]))
-    assert (many.n_history, len(many.history), many.on) == (501, MOST_SHOWN, "history")
+    assert (many.n_history, len(many.history), many.basis) == (501, MAX_SHOWN, "history")
     assert len(many.ranks) == 501
     assert (many.n_neg, len(many.top)) == (0, 0)
-    ids, scores = recommender.recommend(["one"], TOP)
+    ids, scores = recommender.recommend(["one"], LIST_LENGTH)
     assert fitted.item_ids.ids(one.top).tolist() == ids[0].tolist()
     assert one.scores.tolist() == scores[0].tolist()
-    assert (none.on, none.n_history, len(none.ranks)) == ("test", 0, 1)
+    assert (none.basis, none.n_history, len(none.ranks)) == ("test", 0, 1)
     alone = fitted_of(Recommender(model="popularity").fit(split.train))
-    assert view_users(alone, alone.user_ids.indices(["none"]))[0].on == "nothing"
+    assert view_users(alone, alone.user_ids.indices(["none"]))[0].basis == "nothing"
 
 
-def test_users_are_spread_over_activity():
+def test_spread_users_chooses_evenly_by_activity():
     rng = np.random.default_rng(0)
     events = [(f"u{u}", f"i{i}") for u in range(50) for i in rng.permutation(60)[: u + 1]]
     fitted = fitted_of(
@@ -180,12 +183,12 @@ def test_users_are_spread_over_activity():
     st.lists(st.text("aAbB%_<é", min_size=1, max_size=4), min_size=1),
     st.text("aAbB%_<é", min_size=1, max_size=2),
 )
-def test_search_finds_beginnings_first(ids, text):
+def test_find_users_returns_prefix_matches_first(ids, text):
     known = IdMap.of(ids)
-    wanted = text.lower()
+    query = text.lower()
     all_ids = known.text.to_pylist()
-    first = [i for i in all_ids if i.lower().startswith(wanted)]
-    then = [i for i in all_ids if wanted in i.lower() and i not in first]
+    first = [i for i in all_ids if i.lower().startswith(query)]
+    then = [i for i in all_ids if query in i.lower() and i not in first]
     assert find_users(known, text) == [*first, *then][:12]
 
 
@@ -212,7 +215,7 @@ class _Scripts(html.parser.HTMLParser):
 
 
 def embedded(page: bytes) -> dict:
-    """The data of a page, by a parser of HTML that knows nothing of ours."""
+    """The data embedded in a page, read with an independent HTML parser."""
     parser = _Scripts()
     parser.feed(page.decode("utf-8"))
     assert [kind for kind, _ in parser.texts] == ["application/json", None]
@@ -226,26 +229,26 @@ def hostile_run(folder: Path) -> Path:
     return Recommender(model="popularity").fit(Interactions.of(users, items)).save(folder)
 
 
-def test_hostile_ids_come_through_a_report_and_out_of_no_script(tmp_path):
-    run = load_run(str(hostile_run(tmp_path / "<b>run")))
+def test_render_page_embeds_hostile_ids_as_data(tmp_path):
+    run = load_page_run(str(hostile_run(tmp_path / "<b>run")))
     titles = {f"{item}{n}": item + "title" for item in HOSTILE for n in range(3)}
     data = report_data([run], None, titles, None)
-    told = embedded(render(data))
-    assert sorted(told["users"]) == sorted(HOSTILE)
-    assert {(i, t) for i, t in told["items"]} == {(i, titles[i]) for i, _ in told["items"]}
-    assert len(told["items"]) == 3 * len(HOSTILE)
-    assert told["runs"][0]["name"] == "<b>run"
+    content = embedded(render_page(data))
+    assert sorted(content["users"]) == sorted(HOSTILE)
+    assert {(i, t) for i, t in content["items"]} == {(i, titles[i]) for i, _ in content["items"]}
+    assert len(content["items"]) == 3 * len(HOSTILE)
+    assert content["runs"][0]["name"] == "<b>run"
 
 
-def test_a_lone_surrogate_in_a_setting_is_no_failure():
-    page = render({"name": "\ud800"})
+def test_render_page_accepts_lone_surrogate():
+    page = render_page({"name": "\ud800"})
     assert embedded(page) == {"name": "\ud800"}
 
 
-def test_the_policy_has_the_hashes_of_what_the_page_holds():
+def test_page_policy_contains_hashes_of_style_and_script():
     for data in (None, {"users": []}):
-        page = render(data).decode()
-        rules = policy(served=data is None)
+        page = render_page(data).decode()
+        rules = page_policy(served=data is None)
         assert f'content="{rules}"' in page
         for tag in ("style", "script"):
             text = re.search(rf"<{tag}>(.*?)</{tag}>", page, re.S)
@@ -255,8 +258,8 @@ def test_the_policy_has_the_hashes_of_what_the_page_holds():
         assert ("connect-src" in rules) == (data is None)
 
 
-def test_the_page_is_small_and_makes_no_html_of_text():
-    page = render()
+def test_render_page_is_small_and_creates_no_html_from_text():
+    page = render_page()
     assert len(page) < 60_000
     text = page.decode()
     for word in (
@@ -283,58 +286,58 @@ def big_run(folder: Path, n_users: int, events: int) -> Path:
     return Recommender(model="popularity").fit(Interactions.of(users, items)).save(folder)
 
 
-def test_200_users_of_100_000_items_take_less_than_2_mb(tmp_path):
-    run = load_run(str(big_run(tmp_path / "run", 2000, 100)))
+def test_report_data_of_200_users_and_100_000_items_is_below_2_mb(tmp_path):
+    run = load_page_run(str(big_run(tmp_path / "run", 2000, 100)))
     data = report_data([run], None, {}, None)
     assert len(data["users"]) == 200
-    assert len(render(data)) < 2_000_000
+    assert len(render_page(data)) < 2_000_000
 
 
-def test_a_report_that_would_be_too_large_has_fewer_users(tmp_path, monkeypatch):
-    run = load_run(str(big_run(tmp_path / "run", 300, 50)))
-    monkeypatch.setattr(report_module, "MOST_BYTES", 200_000)
+def test_report_data_that_is_too_large_has_fewer_users(tmp_path, monkeypatch):
+    run = load_page_run(str(big_run(tmp_path / "run", 300, 50)))
+    monkeypatch.setattr(page_data, "MAX_BYTES", 200_000)
     data = report_data([run], None, {}, None)
     assert 5 < len(data["users"]) < 200
     assert len(json.dumps(data, separators=(",", ":"))) <= 200_000
     activity = [view["n_history"] for view in data["views"][0]]
     assert activity == sorted(activity)
     assert activity[-1] == np.diff(run.fitted.histories.indptr).max()
-    assert len(report_data([run], 200, {}, None)["users"]) == 200  # who says how many gets them
+    assert len(report_data([run], 200, {}, None)["users"]) == 200  # as many as requested
 
 
-def test_runs_of_one_name_and_unknown_users(tmp_path):
-    first = load_run(str(hostile_run(tmp_path / "a" / "run")))
+def test_report_data_numbers_equal_names_and_refuses_unknown_users(tmp_path):
+    first = load_page_run(str(hostile_run(tmp_path / "a" / "run")))
     other = Recommender(model="popularity").fit(Interactions.of(["ø", "zoe"], ["x", "y"]))
     other.save(tmp_path / "b" / "run")
-    data = report_data([first, load_run(str(tmp_path / "b" / "run"))], ["ø", "<!--"], {}, None)
+    data = report_data([first, load_page_run(str(tmp_path / "b" / "run"))], ["ø", "<!--"], {}, None)
     assert [run["name"] for run in data["runs"]] == ["run (1)", "run (2)"]
     assert [view is None for view in data["views"][1]] == [False, True]
     with pytest.raises(InputError, match="unknown users in run: 'zoe'"):
         report_data([first], ["zoe"], {}, None)
 
 
-def test_what_a_page_says_of_a_run_has_no_path(tmp_path):
+def test_run_summary_contains_no_path(tmp_path):
     split = taste_split(7)
     recommender = Recommender(**QUICK, alpha=0.5, beta=0.2).fit(split)
     measured = {"mf": evaluate(recommender.scorer(), split).summary()}
     run = recommender.save(tmp_path / "run", data="/home/ann/secret/films.csv", test=measured)
-    facts = load_run(str(run)).facts
-    assert facts["data"] == "films.csv"
-    assert (facts["alpha"], facts["beta"], facts["loss"]) == (0.5, 0.2, "llpauc")
-    assert facts["held_out"] == {"valid": 120, "test": 180}
-    assert facts["test"]["mf"]["recall@20"] == measured["mf"]["all"]["recall@20"]
+    summary = load_page_run(str(run)).summary
+    assert summary["data"] == "films.csv"
+    assert (summary["alpha"], summary["beta"], summary["loss"]) == (0.5, 0.2, "llpauc")
+    assert summary["held_out"] == {"valid": 120, "test": 180}
+    assert summary["test"]["mf"]["recall@20"] == measured["mf"]["all"]["recall@20"]
     assert recommender.history is not None
-    assert [e["valid"] for e in facts["epochs"]] == [
+    assert [e["valid"] for e in summary["epochs"]] == [
         dict(e.valid) for e in recommender.history.epochs
     ]
-    assert str(tmp_path) not in json.dumps(facts)
-    assert "secret" not in json.dumps(facts)
+    assert str(tmp_path) not in json.dumps(summary)
+    assert "secret" not in json.dumps(summary)
 
 
 # --- titles and tuning --------------------------------------------------------------------------
 
 
-def test_titles(tmp_path):
+def test_read_titles_reads_csv_and_tsv(tmp_path):
     file = tmp_path / "items.csv"
     file.write_text(
         '\ufeffgenre,Title,item\nx,"A, B",007\ny,,8\nz,second,007\nshort\n', encoding="utf-8"
@@ -346,21 +349,21 @@ def test_titles(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"item,name\n1,x\n", "no column title"),
         (b"", "no column item"),
         (b"item,title\n", "no row"),
         (b"item,title\n1,\xff\n", "not UTF-8"),
-        (b"item,title\n1," + b"x" * 200_000 + b"\n", "no table"),
+        (b"item,title\n1," + b"x" * 200_000 + b"\n", "not a table"),
         (None, "cannot be read"),
     ],
 )
-def test_bad_titles_are_one_line(tmp_path, content, said):
+def test_read_titles_refuses_bad_file_in_one_line(tmp_path, content, message):
     file = tmp_path / "items.csv"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         read_titles(str(file))
     assert "\n" not in str(error.value)
 
@@ -375,22 +378,22 @@ def write_trials(folder: Path, rows: list[dict]) -> Path:
     return folder
 
 
-def test_a_tuning_becomes_a_map(tmp_path):
+def test_read_tuning_bins_trials_by_alpha_and_beta(tmp_path):
     rows = [
         {"trial": n, "value": n / 10, "state": "complete", "alpha": alpha, "beta": beta}
         for n, (alpha, beta) in enumerate([(0.3, 0.1), (0.3, 0.4), (0.9, 0.1), (0.3, 0.1)])
     ]
     rows.append({"trial": 4, "value": 9, "state": "pruned", "alpha": 0.9, "beta": 0.4})
     rows.append({"trial": 5, "value": "", "state": "complete", "alpha": "", "beta": ""})
-    told = read_tuning(str(write_trials(tmp_path / "t", rows)))
-    assert told is not None
-    assert told["values"] == [[0.3, 0.1], [0.2, None]]
-    assert (told["alpha_values"], told["beta_values"]) == ([0.3, 0.9], [0.1, 0.4])
-    assert told["best"] == {"trial": 3, "alpha": 0.3, "beta": 0.1, "value": 0.3}
-    assert (told["metric"], told["trials"], told["complete"]) == ("ndcg@20", 6, 4)
+    tuning = read_tuning(str(write_trials(tmp_path / "t", rows)))
+    assert tuning is not None
+    assert tuning["values"] == [[0.3, 0.1], [0.2, None]]
+    assert (tuning["alpha_values"], tuning["beta_values"]) == ([0.3, 0.9], [0.1, 0.4])
+    assert tuning["best"] == {"trial": 3, "alpha": 0.3, "beta": 0.1, "value": 0.3}
+    assert (tuning["metric"], tuning["trials"], tuning["complete"]) == ("ndcg@20", 6, 4)
 
 
-def test_bad_tunings_are_one_line(tmp_path):
+def test_read_tuning_refuses_bad_folder(tmp_path):
     with pytest.raises(InputError, match="the folder that llpauc tune wrote"):
         read_tuning(str(tmp_path))
     pruned = [{"trial": 0, "value": 1, "state": "pruned", "alpha": 0.3, "beta": 0.1}]
@@ -401,15 +404,15 @@ def test_bad_tunings_are_one_line(tmp_path):
 # --- the command --------------------------------------------------------------------------------
 
 
-def test_the_command_writes_a_report(tmp_path, capsys):
+def test_report_command_writes_one_file(tmp_path, capsys):
     split = taste_split(8)
     for name, model in (("one", "popularity"), ("two", "ease")):
         Recommender(model=model).fit(split).save(tmp_path / name)
     out = tmp_path / "deep" / "report.html"
     runs = [str(tmp_path / name) for name in ("one", "two")]
     assert main(["report", *runs, "--out", str(out), "--users", "7", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {"out": str(out), "runs": 2, "users": 7, "bytes": out.stat().st_size}
+    summary = json.loads(capsys.readouterr().out)
+    assert summary == {"out": str(out), "runs": 2, "users": 7, "bytes": out.stat().st_size}
     assert [run["model"] for run in embedded(out.read_bytes())["runs"]] == ["popularity", "ease"]
     assert main(["report", runs[0], "--out", str(out), "--users", "u3,u1"]) == 0
     assert embedded(out.read_bytes())["users"] == ["u3", "u1"]
@@ -417,19 +420,19 @@ def test_the_command_writes_a_report(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["{}/nowhere"], "no run folder"),
-        (["{}/run", "{}/run"], "named twice"),
+        (["{}/nowhere"], "not a run folder"),
+        (["{}/run", "{}/run"], "given twice"),
         (["{}/run", "--users", "0"], "users must be a whole number of at least 1"),
-        (["{}/run", "--users", "nobody"], "unknown users in run: 'nobody'"),
+        (["{}/run", "--users", "unknown"], "unknown users in run: 'unknown'"),
         (["{}/run", "--items", "{}/nowhere"], "cannot be read"),
         (["{}/run", "--tuning", "{}/nowhere"], "llpauc tune"),
         (["{}/run", "--out", "{}"], "it is a folder"),
         (["{}/broken"], "damaged"),
     ],
 )
-def test_bad_reports_are_one_line_and_leave_the_old_one(tmp_path, capsys, words, said):
+def test_report_command_error_is_one_line_and_keeps_the_old_file(tmp_path, capsys, words, message):
     for name in ("run", "broken"):
         Recommender(model="popularity").fit(taste_split(9)).save(tmp_path / name)
     tensors = tmp_path / "broken" / "tensors.safetensors"
@@ -439,7 +442,7 @@ def test_bad_reports_are_one_line_and_leave_the_old_one(tmp_path, capsys, words,
     given_out = [] if "--out" in words else ["--out", str(old)]
     assert main(["report", *(word.format(tmp_path) for word in words), *given_out]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
     assert old.read_text() == "old"
 
@@ -452,21 +455,16 @@ def run(tmp_path) -> Path:
     return Recommender(**QUICK).fit(taste_split(10)).save(tmp_path / "run")
 
 
-def client_of(run: Path, key: str | None = None, beside: Beside | None = None) -> TestClient:
-    serving = Serving(run, load_served(run), print)
-    return TestClient(make_app(serving, key, beside), base_url="http://127.0.0.1")
-
-
-def test_the_page_is_served_under_its_policy(run):
+def test_page_route_sends_the_page_and_its_policy(run):
     with client_of(run) as client:
         answer = client.get("/")
-    assert answer.content == render()
+    assert answer.content == render_page()
     assert answer.headers["content-type"].startswith("text/html")
-    assert answer.headers["content-security-policy"].startswith(policy(served=True))
+    assert answer.headers["content-security-policy"].startswith(page_policy(served=True))
     assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
 
 
-def test_only_the_page_itself_goes_without_a_key(run):
+def test_page_routes_require_the_key_except_the_page(run):
     paths = ["/page/about", "/page/users?text=u1", "/page/user?id=u1"]
     with client_of(run, KEY) as client:
         assert client.get("/").status_code == 200
@@ -475,20 +473,20 @@ def test_only_the_page_itself_goes_without_a_key(run):
             assert client.get(path, headers={"x-api-key": KEY}).status_code == 200
 
 
-def test_the_server_tells_what_a_report_holds(run):
+def test_page_routes_return_the_data_of_a_report(run):
     titles = {"i3": "Three"}
-    with client_of(run, beside=Beside(titles, {"metric": "x"})) as client:
+    with client_of(run, page_data=PageData(titles, {"metric": "x"})) as client:
         about = client.get("/page/about").json()
-        told = client.get("/page/user", params={"id": "u7"}).json()
-        found = client.get("/page/users", params={"text": "U5"}).json()
-        some = client.get("/page/users").json()
-    data = report_data([load_run(str(run))], ["u7"], titles, None)
-    assert told["view"] == data["views"][0][0]
-    assert told["items"] == data["items"]
-    assert {**data["runs"][0], "run": told["run"]} == about["runs"][0]
+        user = client.get("/page/user", params={"id": "u7"}).json()
+        matches = client.get("/page/users", params={"text": "U5"}).json()
+        suggested = client.get("/page/users").json()
+    data = report_data([load_page_run(str(run))], ["u7"], titles, None)
+    assert user["view"] == data["views"][0][0]
+    assert user["items"] == data["items"]
+    assert {**data["runs"][0], "run": user["run"]} == about["runs"][0]
     assert about["tuning"] == {"metric": "x"}
-    assert found["users"] == find_users(load_run(str(run)).fitted.user_ids, "u5")
-    assert some["users"] == about["runs"][0]["some_users"]
+    assert matches["users"] == find_users(load_page_run(str(run)).fitted.user_ids, "u5")
+    assert suggested["users"] == about["runs"][0]["suggested_users"]
 
 
 @pytest.mark.parametrize(
@@ -503,7 +501,7 @@ def test_the_server_tells_what_a_report_holds(run):
         ("/page/nothing", 404),
     ],
 )
-def test_odd_questions(run, path, status):
+def test_page_routes_handle_unusual_queries(run, path, status):
     with client_of(run) as client:
         answer = client.get(path)
     assert answer.status_code == status

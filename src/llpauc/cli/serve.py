@@ -1,12 +1,13 @@
-"""`llpauc serve`: a saved run behind HTTP."""
+"""`llpauc serve`: a saved run over HTTP."""
 
 from __future__ import annotations
 
+import logging
+from json import dumps
 from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from llpauc.cli.console import log
 from llpauc.cli.memory_limit import check_room
 
 Port = Annotated[int, Ge(0), Le(65535)]
@@ -22,28 +23,25 @@ def serve(
     tuning: str | None = None,
     json: bool = False,
 ) -> None:
-    """Answer HTTP requests for lists from a saved run (docs/how-to/serve.md).
+    """Serve the lists of a saved run over HTTP, with a web page (docs/how-to/serve.md).
 
-    At / there is a page to look at. POST /recommend and /similar-items, GET /users/ID, /healthz,
-    /readyz, /metrics, /openapi.json.
-    POST /reload, or SIGHUP, takes up the run that lies in the folder then, and no request fails
-    meanwhile. Ctrl-C or SIGTERM: what was asked is answered, then the server stops.
+    Routes: / is the page; POST /recommend and /similar-items; GET /users/ID, /healthz, /readyz,
+    /metrics and /openapi.json. POST /reload or SIGHUP loads the run that is now in the folder, and
+    no request fails meanwhile. Ctrl-C or SIGTERM stops the server after the requests in progress.
 
     Args:
         run: a run folder written by llpauc train
-        host: address to listen on; any but a loopback address wants an API key
-        port: port to listen on; 0 for any free one
+        host: address to listen on; every address but a loopback address requires an API key
+        port: port to listen on; 0 chooses a free one
         api_key_file: file with the key that clients send as X-API-Key (else LLPAUC_API_KEY)
         items: CSV or TSV file with the columns item and title, for the page
-        tuning: folder that llpauc tune wrote, for the page
-        json: what the server says as JSON, a line each
+        tuning: folder written by llpauc tune, for the page
+        json: print the messages as JSON, one per line
     """
     from llpauc.errors import InputError
-    from llpauc.report.titles import read_titles
-    from llpauc.report.tuning import read_tuning
 
     try:
-        from llpauc.serving.page import Beside
+        from llpauc.serving import PageData
         from llpauc.serving.server import serve_run
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("llpauc"):
@@ -51,12 +49,17 @@ def serve(
         raise InputError(
             f"serving needs {error.name}, which is not installed; pip install 'llpauc[serve]'"
         ) from None
-    beside = Beside(read_titles(items), read_tuning(tuning))
+    from llpauc.report import read_titles, read_tuning
+
+    page_data = PageData(read_titles(items), read_tuning(tuning))
     check_room(run)
-    serve_run(run, host, port, api_key_file, _say_json if json else log.info, beside)
+    if json:
+        logging.getLogger("llpauc").handlers = [_JSONHandler()]
+    serve_run(run, host, port, api_key_file, page_data)
 
 
-def _say_json(line: str) -> None:
-    from json import dumps
+class _JSONHandler(logging.Handler):
+    """Messages as JSON on standard output, one per line."""
 
-    print(dumps({"said": line}), flush=True)
+    def emit(self, record: logging.LogRecord) -> None:
+        print(dumps({"message": record.getMessage()}), flush=True)

@@ -1,12 +1,26 @@
-"""What people look at: a run, its users and their ROC curves, as plain JSON and one HTML page.
+"""The page that `llpauc serve` and `llpauc report` show: its data as plain JSON, and its HTML.
 
-runs      a saved run, and what a page says of it
-people    one user: history, list, and where the held-out items stand
-titles    names of items from a file
-tuning    the trials of a study over alpha and beta
-report    all of it for a file that needs no server
-document  the HTML page around it
-
-The page (page.html, page.css, page.js) computes everything that depends on alpha and beta itself,
-from the ranks of a user's positives among the negatives.
+The page's script (page.js) computes everything that depends on alpha and beta, from the ranks of a
+user's positives among the negatives.
 """
+
+from llpauc.report.document import page_policy, render_page
+from llpauc.report.page_data import PageRun, load_page_run, read_titles, report_data, run_summary
+from llpauc.report.tuning import read_tuning
+from llpauc.report.users import ItemTable, UserView, find_users, spread_users, view_users
+
+__all__ = [
+    "ItemTable",
+    "PageRun",
+    "UserView",
+    "find_users",
+    "load_page_run",
+    "page_policy",
+    "read_titles",
+    "read_tuning",
+    "render_page",
+    "report_data",
+    "run_summary",
+    "spread_users",
+    "view_users",
+]

@@ -1,10 +1,10 @@
 """HTML files that load nothing else, and Markdown.
 
-`render` makes the interactive page of a run. `as_html` and `as_markdown` make the same static
+`render_page` makes the interactive page of a run. `as_html` and `as_markdown` make the same static
 document from a list of blocks (headings, paragraphs, tables, bar charts).
 
-A Content-Security-Policy with the SHA-256 of the style and the script prevents anything else from
-being executed: an id or a title that contains HTML is shown as text.
+A Content-Security-Policy allows only the embedded style and script, by their SHA-256. Text from the
+user's data (ids, titles) therefore cannot run, even if it is inserted as HTML by mistake.
 """
 
 from __future__ import annotations
@@ -17,48 +17,90 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.resources import files
-from string import Template
 from typing import Any
 
+_HEAD = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+{icon}
+<style>{style}</style>
+</head>
+<body>
+"""
+_ICON = (
+    '<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns=\'http://www.w3.org/2000/svg\''
+    " viewBox='0 0 16 16'%3E%3Crect width='16' height='16' rx='3' fill='%230b5c96'/%3E%3Cpath"
+    " d='M3 13V9h2V6h3V4h5' fill='none' stroke='white' stroke-width='1.6'/%3E%3C/svg%3E\">"
+)
 
-def render(data: dict[str, Any] | None = None) -> bytes:
+
+def html_document(
+    title: str, body: str, style: str, script: str = "", *, connect: bool = False
+) -> str:
+    """A whole HTML document.
+
+    Args:
+        title: plain text.
+        body: HTML, in which all text from data is escaped.
+        style, script: CSS and JavaScript, embedded as they are.
+        connect: whether the script may send requests to the server of the document.
+    """
+    policy = content_security_policy(style, script, connect=connect)
+    head = _HEAD.format(policy=policy, title=escape(title), icon=_ICON, style=style)
+    end = f"<script>{script}</script>\n" if script else ""
+    return f"{head}{body}\n{end}</body>\n</html>\n"
+
+
+def content_security_policy(style: str, script: str = "", *, connect: bool = False) -> str:
+    """The policy that allows this style and this script, and nothing else."""
+    rules = ["default-src 'none'", f"style-src {_hash(style)}", "img-src data:"]
+    if script:
+        rules.append(f"script-src {_hash(script)}")
+    if connect:
+        rules.append("connect-src 'self'")
+    return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])
+
+
+def render_page(data: dict[str, Any] | None = None) -> bytes:
     """The page as UTF-8.
 
     Args:
-        data: of `report.report_data`; None for the page of a server, which asks it for data.
+        data: from `report_data`; None for the page of a server, which requests its data.
     """
-    style, script = _part("page.css"), _part("page.js")
-    page = Template(_part("page.html")).substitute(
-        policy=policy(served=data is None), style=style, script=script, data=_embedded(data)
-    )
-    # Half a surrogate pair has no UTF-8; as \udXXX it is JSON again, and it is nowhere else.
+    embedded = f'<script type="application/json" id="data">{_embedded_json(data)}</script>'
+    body = f"{page_part('page.html')}\n{embedded}"
+    style, script = page_part("page.css"), page_part("page.js")
+    page = html_document("llpauc", body, style, script, connect=data is None)
+    # A lone surrogate cannot be encoded as UTF-8; \udXXX is valid JSON, and it occurs only there.
     return page.encode("utf-8", "backslashreplace")
 
 
-def policy(*, served: bool) -> str:
-    """The Content-Security-Policy of the page, with the hashes of its style and script."""
-    connect = "connect-src 'self'; " if served else ""
-    return (
-        f"default-src 'none'; script-src {_hash('page.js')}; style-src {_hash('page.css')}; "
-        f"img-src data:; {connect}base-uri 'none'; form-action 'none'"
-    )
+def page_policy(*, served: bool) -> str:
+    """The Content-Security-Policy of the page, for the header of a server."""
+    return content_security_policy(page_part("page.css"), page_part("page.js"), connect=served)
 
 
-def _embedded(data: dict[str, Any] | None) -> str:
-    """JSON in which no character can end a script element or begin a comment."""
+@cache
+def page_part(name: str) -> str:
+    """The text of page.html, page.css or page.js."""
+    return files("llpauc.report").joinpath(name).read_text(encoding="utf-8").strip()
+
+
+def _embedded_json(data: dict[str, Any] | None) -> str:
+    """JSON without the characters that could end a script element or begin a comment."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
-@cache
-def _part(name: str) -> str:
-    return files("llpauc.report").joinpath(name).read_text(encoding="utf-8").strip()
-
-
-def _hash(name: str) -> str:
-    digest = hashlib.sha256(_part(name).encode()).digest()
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
@@ -172,10 +214,8 @@ def _cell(text: str) -> str:
 
 def as_html(title: str, blocks: Sequence[Block]) -> str:
     """The blocks as one HTML file, in the reader's light or dark colours."""
-    return Template(_part("document.html")).substitute(
-        policy=f"default-src 'none'; style-src {_hash('document.css')}; base-uri 'none'",
-        style=_part("document.css"), title=escape(title), body="\n".join(map(_html, blocks)),
-    )  # fmt: skip
+    body = "\n".join([f"<h1>{escape(title)}</h1>", *map(_html, blocks)])
+    return html_document(title, body, page_part("document.css"))
 
 
 def _html(block: Block) -> str:

@@ -1,4 +1,4 @@
-"""The trials that `llpauc tune` leaves in a folder, as a map over alpha and beta."""
+"""The trials of `llpauc tune`, as a map over alpha and beta."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from llpauc.errors import InputError
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _TRIALS = "trials.csv"
 _BINS = 8  # along each axis; fewer where there are fewer values
 
@@ -32,8 +32,8 @@ class AlphaBeta:
     complete: bool
 
 
-def edges(values: Sequence[float], most: int = _BINS) -> Floats:
-    """Edges of at most `most` bins on a logarithmic scale.
+def edges(values: Sequence[float], max_bins: int = _BINS) -> Floats:
+    """Edges of at most `max_bins` bins on a logarithmic scale.
 
     Where there are few distinct values, each has its own bin, and the edges lie half-way between.
 
@@ -43,8 +43,8 @@ def edges(values: Sequence[float], most: int = _BINS) -> Floats:
     distinct: Floats = np.unique(np.log(values))
     if len(distinct) == 1:
         logs = distinct[0] + np.array([-0.1, 0.1])
-    elif len(distinct) > most:
-        logs = np.linspace(distinct[0] - 1e-9, distinct[-1] + 1e-9, most + 1)
+    elif len(distinct) > max_bins:
+        logs = np.linspace(distinct[0] - 1e-9, distinct[-1] + 1e-9, max_bins + 1)
     else:
         middle = (distinct[1:] + distinct[:-1]) / 2
         logs = np.array([2 * distinct[0] - middle[0], *middle, 2 * distinct[-1] - middle[-1]])
@@ -67,46 +67,50 @@ def _bin(edges: Floats, value: float) -> int:
 
 
 def read_tuning(folder: str | None) -> dict[str, Any] | None:
-    """Plain JSON: edges of the bins, the best value of each, the trials' places, the best trial."""
+    """The trials of a folder written by `llpauc tune`, as plain JSON for the page.
+
+    It contains the edges of the bins, the best value of each bin and the best trial.
+    """
     if folder is None:
         return None
-    rows = _rows(Path(folder) / _TRIALS)
-    numbered = [
-        (int(number), AlphaBeta(*where, row.get("state") == "complete"))
-        for row in rows
-        if (where := _where(row)) is not None and (number := row.get("trial", "")).isdecimal()
-    ]
-    complete = [(number, trial) for number, trial in numbered if trial.complete]
+    path = Path(folder) / _TRIALS
+    rows = _rows(path)
+    numbers, trials = [], []
+    for row in rows:
+        trial, number = _trial(row), row.get("trial", "")
+        if trial is not None and number.isdecimal():
+            numbers.append(int(number))
+            trials.append(trial)
+    complete = [n for n, trial in enumerate(trials) if trial.complete]
     if not complete:
         raise InputError(
-            f"{Path(folder) / _TRIALS}: no complete trial has both alpha and beta; tune the loss"
-            " llpauc, or leave --tuning away"
+            f"{path}: no complete trial has both alpha and beta; tune the loss llpauc, or omit"
+            " --tuning"
         )
-    trials = [trial for _, trial in numbered]
     alphas, betas, table = best_in_bins(trials)
-    first, best = max(complete, key=lambda pair: pair[1].value)
+    best = max(complete, key=lambda n: trials[n].value)
     return {
         "metric": _metric(Path(folder)),
         "alphas": _rounded(alphas.tolist()),
         "betas": _rounded(betas.tolist()),
-        "values": [[None if math.isnan(v) else _short(v) for v in row] for row in table.tolist()],
-        "alpha_values": _few([trial.alpha for trial in trials], len(alphas) - 1),
-        "beta_values": _few([trial.beta for trial in trials], len(betas) - 1),
+        "values": [[None if math.isnan(v) else _round(v) for v in row] for row in table.tolist()],
+        "alpha_values": _distinct([trial.alpha for trial in trials], len(alphas) - 1),
+        "beta_values": _distinct([trial.beta for trial in trials], len(betas) - 1),
         "trials": len(rows),
         "complete": len(complete),
         "best": {
-            "trial": first,
-            "alpha": _short(best.alpha),
-            "beta": _short(best.beta),
-            "value": _short(best.value),
+            "trial": numbers[best],
+            "alpha": _round(trials[best].alpha),
+            "beta": _round(trials[best].beta),
+            "value": _round(trials[best].value),
         },
     }
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path}: is larger than any study's; it is not read")
+        if path.stat().st_size > _MAX_BYTES:
+            raise InputError(f"{path}: is larger than {_MAX_BYTES >> 20} MB, so it is not read")
         with path.open(encoding="utf-8", newline="") as file:
             return [
                 {str(k): v for k, v in row.items() if isinstance(v, str)}
@@ -114,41 +118,42 @@ def _rows(path: Path) -> list[dict[str, str]]:
             ]
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read: {error.strerror}; --tuning wants the folder that llpauc tune"
+            f"{path}: cannot be read: {error.strerror}; --tuning needs the folder that llpauc tune"
             " wrote"
         ) from None
     except (UnicodeDecodeError, csv.Error):
-        raise InputError(f"{path}: is no table of trials as llpauc tune writes it") from None
+        raise InputError(f"{path}: is not a table of trials written by llpauc tune") from None
 
 
-def _where(row: Mapping[str, str]) -> tuple[float, float, float] | None:
-    """Alpha, beta and value of a trial; None where it has not all three."""
+def _trial(row: Mapping[str, str]) -> AlphaBeta | None:
+    """None if alpha, beta or the value is missing or out of range."""
     try:
         alpha, beta, value = (float(row.get(name, "")) for name in ("alpha", "beta", "value"))
     except ValueError:
         return None
-    fits = 0 < alpha <= 1 and 0 < beta <= 1 and math.isfinite(value)
-    return (alpha, beta, value) if fits else None
+    if not (0 < alpha <= 1 and 0 < beta <= 1 and math.isfinite(value)):
+        return None
+    return AlphaBeta(alpha, beta, value, row.get("state") == "complete")
 
 
 def _metric(folder: Path) -> str:
-    """What was maximised, as best.toml has it."""
+    """The metric that was maximised, from best.toml."""
     try:
-        found = tomllib.loads((folder / "best.toml").read_text(encoding="utf-8"))
+        best = tomllib.loads((folder / "best.toml").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        found = {}
-    return str(found.get("valid_metric", "figure"))[:40]
+        best = {}
+    return str(best.get("valid_metric", "metric"))[:40]
 
 
-def _few(values: list[float], bins: int) -> list[float] | None:
-    """The values themselves, ascending, where each has a bin of its own; else None."""
-    found = sorted(set(values))
-    return _rounded(found) if len(found) == bins else None
+def _distinct(values: list[float], n_bins: int) -> list[float] | None:
+    """The distinct values if each has its own bin, else None."""
+    distinct = sorted(set(values))
+    return _rounded(distinct) if len(distinct) == n_bins else None
 
 
 def _rounded(values: list[float]) -> list[float]:
-    return [_short(value) for value in values]
+    return [_round(value) for value in values]
 
 
-def _short(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.5g}")

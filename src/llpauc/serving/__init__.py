@@ -1,14 +1,11 @@
-"""A saved run behind HTTP: lists by outside ids, one whole model an answer.
+"""A saved run behind HTTP: recommendation lists by user id and item id.
 
-served         a loaded run, and the ranking of many wishes at once
-small_batches  lists for a few people at the price of a few
-batching       requests that arrive together are ranked together, in threads of their own
-limits         who may ask, how much, and how a refusal looks
-protocol       the same for a connection, before there is a request
-schemas        what requests and answers are
-shortcut       the quick way to the routes that are asked most
-metrics        counts for Prometheus
-page           the page at /
-app            the routes
-server         address, key, signals
+A request passes limits.py (key, size, time), app.py (the route), batching.py (requests that arrive
+together), loaded_run.py (ids and filters) and `llpauc.evaluation.ranking`.
 """
+
+from llpauc.serving.app import PageData, ServingState, make_app
+from llpauc.serving.loaded_run import LoadedRun, load_run
+from llpauc.serving.server import serve_run
+
+__all__ = ["LoadedRun", "PageData", "ServingState", "load_run", "make_app", "serve_run"]

@@ -1,38 +1,41 @@
-"""The routes. A handler takes the served run once, at its start, and answers from that alone."""
+"""The routes. A handler reads the current run once, at its start, and answers from it alone."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
-from fastapi import Path as InPath
+import numpy as np
+from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic_core import to_json
+from fastapi.routing import APIRoute
+from pydantic_core import from_json, to_json
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.exceptions import HTTPException
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from llpauc.errors import InputError, listing
+from llpauc.report.document import page_policy, render_page
+from llpauc.report.users import ItemTable, find_users, view_users
 from llpauc.serving.batching import Batcher
-from llpauc.serving.limits import OPEN_PATHS, Gate, Refused, error_response
+from llpauc.serving.limits import OPEN_PATHS, RequestLimits, error_response
 from llpauc.serving.loaded_run import (
     Entry,
-    Ids,
-    ItemRows,
-    Served,
-    Wish,
-    load_served,
-    run_id,
-    similar,
+    IdTable,
+    ItemIndices,
+    ListRequest,
+    LoadedRun,
+    current_run_id,
+    load_run,
+    similar_items,
 )
 from llpauc.serving.metrics import CONTENT_TYPE, Metrics
-from llpauc.serving.page import Beside, add_page
 from llpauc.serving.schemas import (
     About,
     Health,
@@ -44,11 +47,99 @@ from llpauc.serving.schemas import (
     SimilarRequest,
     UserHistory,
 )
-from llpauc.serving.shortcut import Direct, Shortcut, said
+
+_MAX_SEARCH_TEXT = 1000  # characters
+_OBJECT_REQUIRED = "the body must be a JSON object, with the header Content-Type: application/json"
+_SAFE = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+_NOT_STORED = {"cache-control": "no-store", **_SAFE}
+
+
+@dataclass(frozen=True)
+class PageData:
+    """What the page shows in addition to the run.
+
+    Args:
+        titles: item id -> title.
+        tuning: from `llpauc.report.read_tuning`.
+    """
+
+    titles: Mapping[str, str] = field(default_factory=dict)
+    tuning: dict[str, Any] | None = None
+
+
+class ServingState:
+    """The current run, and the folder from which it is reloaded.
+
+    Args:
+        folder: the run folder.
+        run: the run loaded from it.
+    """
+
+    def __init__(self, folder: Path, run: LoadedRun) -> None:
+        self.folder, self.run = folder, run
+        self.metrics = Metrics()
+        self.batcher: Batcher
+        self._reloading: asyncio.Lock
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        self._reloading = asyncio.Lock()
+        self.batcher = Batcher(on_batch=self.metrics.ranked)
+        try:
+            yield
+        finally:
+            await self.batcher.close()
+
+    async def reload(self) -> tuple[LoadedRun, bool]:
+        """Load the run that is now in the folder: the current run, and whether it has changed.
+
+        Raises:
+            InputError: it cannot be served; the previous run stays current.
+        """
+        async with self._reloading:
+            if current_run_id(self.folder) == self.run.run_id:
+                self.metrics.reloaded("unchanged")
+                return self.run, False
+            try:
+                run = await asyncio.to_thread(load_run, self.folder)
+            except InputError as error:
+                self.metrics.reloaded("refused")
+                message = str(error).replace(f"{self.folder}/", "")
+                raise InputError(message.replace(str(self.folder), "the run folder")) from None
+            self.metrics.reloaded("loaded")
+            self.run = run  # one assignment: a request sees either the old run or the new one
+            return run, True
+
+
+def make_app(state: ServingState, key: str | None, page_data: PageData | None = None) -> FastAPI:
+    """The web application.
+
+    Args:
+        state: the loaded run.
+        key: see `RequestLimits`.
+        page_data: what the page shows in addition to the run.
+    """
+    app = FastAPI(
+        title="llpauc",
+        version=version("llpauc"),
+        summary="Recommendations from a trained run.",
+        lifespan=state.lifespan,
+        docs_url=None,  # both pages load scripts from other servers
+        redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # paths contain user ids
+    )
+    app.state.serving, app.state.page_data = state, page_data or PageData()
+    app.include_router(router)
+    app.add_exception_handler(StarletteHTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_middleware(RequestLimits, key=key, metrics=state.metrics)
+    if key is not None:
+        _document_key(app)
+    return app
 
 
 class _AnyText(Convertor[str]):
-    """An id may hold slashes and line breaks; Starlette's own `path` stops at the latter."""
+    """Any id, with slashes and line breaks; Starlette's `path` does not match line breaks."""
 
     regex = "(?s:.+)"
 
@@ -59,218 +150,222 @@ class _AnyText(Convertor[str]):
         return value
 
 
-register_url_convertor("anytext", _AnyText())
-
-
-class Serving:
-    """What the server holds: the run that answers now, and the only folder it reloads from."""
-
-    def __init__(self, folder: Path, served: Served, log: Callable[[str], None]) -> None:
-        self.folder, self.served, self.log = folder, served, log
-        self.metrics = Metrics()
-        self.batcher: Batcher | None = None
-        self._loading: asyncio.Lock | None = None
-
-    @asynccontextmanager
-    async def running(self, app: FastAPI) -> AsyncIterator[None]:
-        self._loading = asyncio.Lock()
-        self.batcher = Batcher(noticed=self.metrics.ranked)
+class _JSONRequest(Request):
+    async def json(self) -> Any:
+        """Like Starlette's, but faster, and lone surrogates and huge numbers are refused."""
         try:
-            yield
-        finally:
-            await self.batcher.close()
-
-    async def reload(self) -> tuple[Served, bool]:
-        """Put the run that lies in the folder in place of the one that answers: what is served
-        from then on, and whether it is another one.
-
-        Raises:
-            InputError: it cannot be served; the one before answers on.
-        """
-        assert self._loading is not None
-        async with self._loading:
-            if run_id(self.folder) == self.served.run:
-                self.metrics.reloaded("unchanged")
-                return self.served, False
-            try:
-                served = await asyncio.to_thread(load_served, self.folder)
-            except InputError as error:
-                self.metrics.reloaded("refused")
-                told = str(error).replace(f"{self.folder}/", "")
-                raise InputError(told.replace(str(self.folder), "the run folder")) from None
-            self.metrics.reloaded("loaded")
-            self.served = served  # one assignment: a request has the old run or the new one
-            return served, True
+            return from_json(await self.body())
+        except ValueError as error:
+            raise HTTPException(400, f"the body is not valid JSON: {error}") from None
 
 
-def make_app(serving: Serving, key: str | None, beside: Beside | None = None) -> FastAPI:
-    """The web application.
+class _JSONRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
 
-    Args:
-        serving: the run, loaded.
-        key: see `Gate`.
-        beside: what the page shows beside the run.
-    """
-    app = FastAPI(
-        title="llpauc",
-        version=version("llpauc"),
-        summary="Recommendations from a trained run.",
-        lifespan=serving.running,
-        docs_url=None,  # both load scripts from elsewhere
-        redoc_url=None,
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # it would tell of paths
-    )
-    _answer_errors(app)
-    direct = _add_lists(app, serving)
-    _add_upkeep(app, serving)
-    add_page(app, serving, beside or Beside())
-    app.add_middleware(Shortcut, routes={route.path: route for route in direct})
-    app.add_middleware(Gate, key=key, metrics=serving.metrics, log=serving.log)
-    if key is not None:
-        _tell_of_key(app)
-    return app
+        async def handle(request: Request) -> Response:
+            return await handler(_JSONRequest(request.scope, request.receive))
+
+        return handle
+
+
+register_url_convertor("anytext", _AnyText())
+router = APIRouter(route_class=_JSONRoute)
+
+
+def _state(request: Request) -> ServingState:
+    state: ServingState = request.app.state.serving
+    return state
+
+
+def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Error answers for the OpenAPI."""
+    return {status: {"model": Problem} for status in statuses}
 
 
 # --- lists --------------------------------------------------------------------------------------
 
 
-def _add_lists(app: FastAPI, serving: Serving) -> list[Direct]:
-    @app.post("/recommend", response_model=Recommendations, responses=_refusals(400, 404, 413, 422))
-    async def recommend(asked: RecommendRequest) -> Response:
-        """The best k items: of a known user, of several, or of somebody new."""
-        served, batcher = serving.served, _batcher(serving)
-        people, wishes = _wishes(served, asked)
-        lists = await batcher.rank(served, wishes)
-        told = [
-            {"user": user, "items": _entries(items)}
-            for user, items in zip(people, lists, strict=True)
-        ]
-        return _json({"run": served.run, "lists": told})
-
-    @app.post(
-        "/similar-items", response_model=SimilarItems, responses=_refusals(400, 404, 413, 422)
-    )
-    async def similar_items(asked: SimilarRequest) -> Response:
-        """The k items most like this one."""
-        served, batcher = serving.served, _batcher(serving)
-        (row,) = _known(served.items, [asked.item], "item").tolist()
-        found = await batcher.call(similar, served, row, asked.k)
-        item = served.items.outside[row]
-        return _json({"run": served.run, "item": item, "items": _entries(found)})
-
-    @app.get("/users/{id:anytext}", response_model=UserHistory, responses=_refusals(404))
-    async def user_history(id: Annotated[str, InPath(examples=["ann"])]) -> Response:
-        """What a user has, in the ids they came with."""
-        served = serving.served
-        (row,) = _known(served.users, [id], "user").tolist()
-        items = [served.items.outside[item] for item in served.items_of(row).tolist()]
-        user = served.users.outside[row]
-        return _json({"run": served.run, "user": user, "items": items})
-
-    return [
-        Direct("/recommend", RecommendRequest, recommend),
-        Direct("/similar-items", SimilarRequest, similar_items),
+@router.post("/recommend", response_model=Recommendations, responses=_errors(400, 404, 413, 422))
+async def recommend(request: Request, body: RecommendRequest) -> Response:
+    """The best k items of a known user, of several known users, or of a new user."""
+    state = _state(request)
+    run = state.run
+    users, requests = _list_requests(run, body)
+    lists = await state.batcher.rank(run, requests)
+    answers = [
+        {"user": user, "items": _entries(items)} for user, items in zip(users, lists, strict=True)
     ]
+    return _json({"run": run.run_id, "lists": answers})
 
 
-def _wishes(served: Served, asked: RecommendRequest) -> tuple[list[Any], list[Wish]]:
-    """Whom the lists are for (None is somebody new), and what each is to be."""
-    if sum(given is not None for given in (asked.user, asked.users, asked.items)) != 1:
-        raise Refused(422, "give one of user, users (known people) and items (somebody new)")
-    allow, deny, has = (
-        None if ids is None else _known(served.items, ids, "item")
-        for ids in (asked.allow, asked.deny, asked.items)
+@router.post("/similar-items", response_model=SimilarItems, responses=_errors(400, 404, 413, 422))
+async def similar(request: Request, body: SimilarRequest) -> Response:
+    """The k items most similar to an item."""
+    state = _state(request)
+    run = state.run
+    item_idx = int(_known(run.items, [body.item], "item")[0])
+    items = await state.batcher.call(similar_items, run, item_idx, body.k)
+    return _json({"run": run.run_id, "item": run.items.ids[item_idx], "items": _entries(items)})
+
+
+@router.get("/users/{id:anytext}", response_model=UserHistory, responses=_errors(404))
+async def user_history(
+    request: Request, id: Annotated[str, PathParameter(examples=["ann"])]
+) -> Response:
+    """The items of a user."""
+    run = _state(request).run
+    user_idx = int(_known(run.users, [id], "user")[0])
+    items = [run.items.ids[item] for item in run.history(user_idx).tolist()]
+    return _json({"run": run.run_id, "user": run.users.ids[user_idx], "items": items})
+
+
+def _list_requests(run: LoadedRun, body: RecommendRequest) -> tuple[list[Any], list[ListRequest]]:
+    """User ids (None for a new user) and the lists to rank."""
+    if sum(value is not None for value in (body.user, body.users, body.items)) != 1:
+        raise HTTPException(422, "give one of user, users (known users) and items (a new user)")
+    allow, deny, history = (
+        None if ids is None else _known(run.items, ids, "item")
+        for ids in (body.allow, body.deny, body.items)
     )
-    wish = Wish(asked.k, -1, has, asked.exclude_seen, allow, deny)
-    if has is not None:
-        return [None], [wish]
-    users = [asked.user] if asked.users is None else asked.users
-    rows = _known(served.users, users, "user").tolist()
-    people = [served.users.outside[row] for row in rows]
-    return people, [replace(wish, user=row) for row in rows]
+    request = ListRequest(body.k, -1, history, body.exclude_seen, allow, deny)
+    if history is not None:
+        return [None], [request]
+    user_idx = _known(run.users, body.users or [body.user], "user").tolist()
+    requests = [replace(request, user_idx=one) for one in user_idx]
+    return [run.users.ids[one] for one in user_idx], requests
 
 
-def _known(ids: Ids, asked: Sequence[Any], what: str) -> ItemRows:
-    rows = ids.find(asked)
-    unknown = [repr(asked[place]) for place in (rows < 0).nonzero()[0].tolist()]
+def _known(table: IdTable, ids: Sequence[Any], kind: str) -> ItemIndices:
+    indices = table.indices(ids)
+    unknown = [repr(ids[n]) for n in np.flatnonzero(indices < 0)]
     if unknown:
-        raise Refused(404, f"unknown {what}: {listing(unknown, 5)}")
-    return rows
-
-
-def _json(answer: dict[str, Any]) -> Response:
-    return Response(to_json(answer), media_type="application/json")
+        raise HTTPException(404, f"unknown {kind}: {listing(unknown, 5)}")
+    return indices
 
 
 def _entries(items: Sequence[Entry]) -> list[dict[str, Any]]:
     return [{"item": item, "score": score} for item, score in items]
 
 
-def _batcher(serving: Serving) -> Batcher:
-    assert serving.batcher is not None  # it is there as long as the application runs
-    return serving.batcher
+def _json(answer: dict[str, Any]) -> Response:
+    return Response(to_json(answer), media_type="application/json")
 
 
-# --- upkeep -------------------------------------------------------------------------------------
+# --- operation ----------------------------------------------------------------------------------
 
-
-_AS_TEXT: dict[int | str, dict[str, Any]] = {
+_TEXT: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"example": 'llpauc_run_info{run="9f2c",model="mf"} 1'}}}
 }
 
 
-def _add_upkeep(app: FastAPI, serving: Serving) -> None:
-    @app.post("/reload", response_model=Reloaded, responses=_refusals(409))
-    async def reload() -> Response:
-        """Serve the run that lies in the folder now; one that is damaged is refused."""
-        try:
-            served, changed = await serving.reload()
-        except InputError as error:
-            raise Refused(409, f"{error}; run {serving.served.run} answers on") from None
-        return JSONResponse({**served.about, "changed": changed})
-
-    @app.get("/healthz", response_model=Health)
-    async def healthz() -> Response:
-        """The process answers."""
-        return JSONResponse({"status": "ok"})
-
-    @app.get("/readyz", response_model=About, responses={503: {"model": Problem}})
-    async def readyz() -> Response:
-        """A run is loaded and can be asked for lists."""
-        if serving.batcher is None or not serving.batcher.alive:
-            return error_response(503, "the ranking threads are stopped; start the server again")
-        return JSONResponse(serving.served.about)
-
-    @app.get("/metrics", response_class=Response, responses=_AS_TEXT)
-    async def metrics() -> Response:
-        """Counts and times, as Prometheus reads them."""
-        return Response(serving.metrics.text(serving.served.about), media_type=CONTENT_TYPE)
+@router.post("/reload", response_model=Reloaded, responses=_errors(409))
+async def reload(request: Request) -> Response:
+    """Serve the run that is now in the folder; a damaged run is refused."""
+    state = _state(request)
+    try:
+        run, changed = await state.reload()
+    except InputError as error:
+        raise HTTPException(409, f"{error}; run {state.run.run_id} is still served") from None
+    return JSONResponse({**run.about, "changed": changed})
 
 
-# --- errors and what OpenAPI says of them -------------------------------------------------------
+@router.get("/healthz", response_model=Health)
+async def healthz() -> Response:
+    """The process responds."""
+    return JSONResponse({"status": "ok"})
 
 
-def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": Problem} for status in statuses}
+@router.get("/readyz", response_model=About, responses=_errors(503))
+async def readyz(request: Request) -> Response:
+    """A run is loaded and lists can be requested."""
+    state = _state(request)
+    if not state.batcher.is_open:
+        raise HTTPException(503, "the ranking threads are stopped; restart the server")
+    return JSONResponse(state.run.about)
 
 
-def _answer_errors(app: FastAPI) -> None:
-    async def refused(request: Request, error: Any) -> Response:
-        return error_response(error.status, str(error))
-
-    async def by_starlette(request: Request, error: Any) -> Response:
-        return error_response(error.status_code, str(error.detail), error.headers)
-
-    async def invalid(request: Request, error: Any) -> Response:
-        first = error.errors()[0]
-        return error_response(422, said({**first, "loc": first["loc"][1:]}))
-
-    app.add_exception_handler(Refused, refused)
-    app.add_exception_handler(HTTPException, by_starlette)
-    app.add_exception_handler(RequestValidationError, invalid)
+@router.get("/metrics", response_class=Response, responses=_TEXT)
+async def metrics(request: Request) -> Response:
+    """Counts and times in Prometheus' text format."""
+    state = _state(request)
+    return Response(state.metrics.text(state.run.about), media_type=CONTENT_TYPE)
 
 
-def _tell_of_key(app: FastAPI) -> None:
+# --- the page at / and its data; these routes are not part of the OpenAPI -----------------------
+
+
+@router.get("/", include_in_schema=False)
+async def page() -> Response:
+    """The page contains no data and needs no key; it asks the user for the key of its data."""
+    policy = f"{page_policy(served=True)}; frame-ancestors 'none'"
+    headers = {"content-security-policy": policy, "cache-control": "no-cache", **_SAFE}
+    return Response(render_page(), headers=headers, media_type="text/html; charset=utf-8")
+
+
+@router.get("/page/about", include_in_schema=False)
+async def page_about(request: Request) -> Response:
+    run = _state(request).run
+    runs = [{**run.summary, "run": run.run_id}]
+    tuning = request.app.state.page_data.tuning
+    return JSONResponse({"runs": runs, "tuning": tuning}, headers=_NOT_STORED)
+
+
+@router.get("/page/users", include_in_schema=False)
+async def page_users(request: Request, text: str = "") -> Response:
+    run = _state(request).run
+    if len(text) > _MAX_SEARCH_TEXT:
+        raise HTTPException(422, f"text: must have at most {_MAX_SEARCH_TEXT} characters")
+    users = run.summary.get("suggested_users", [])
+    if text:
+        users = await asyncio.to_thread(find_users, run.fitted.user_ids, text)
+    return JSONResponse({"run": run.run_id, "users": users}, headers=_NOT_STORED)
+
+
+@router.get("/page/user", include_in_schema=False)
+async def page_user(request: Request, id: str = "") -> Response:
+    state = _state(request)
+    run, titles = state.run, request.app.state.page_data.titles
+    user_idx = _known(run.users, [id], "user")
+    answer = await state.batcher.call(_user_view, run, user_idx, titles)
+    return JSONResponse({"run": run.run_id, "user": id, **answer}, headers=_NOT_STORED)
+
+
+def _user_view(run: LoadedRun, user_idx: ItemIndices, titles: Mapping[str, str]) -> dict[str, Any]:
+    table = ItemTable(titles)
+    (view,) = view_users(run.fitted, user_idx)
+    return {"view": view.as_json(run.fitted.item_ids, table), "items": table.entries}
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+async def _on_http_error(request: Request, error: Any) -> Response:
+    return error_response(error.status_code, str(error.detail), error.headers)
+
+
+async def _on_invalid_request(request: Request, error: Any) -> Response:
+    return error_response(422, _validation_message(error.errors()[0]))
+
+
+def _validation_message(error: Mapping[str, Any]) -> str:
+    """The field, and what is required of it.
+
+    >>> _validation_message({"loc": ("body", "k"), "msg": "Input should be a valid integer"})
+    'k: should be a valid integer'
+    """
+    if len(error["loc"]) < 2:
+        return _OBJECT_REQUIRED
+    _, name, *inner = error["loc"]
+    path = ".".join(str(part) for part in (name, *inner) if part == name or type(part) is int)
+    types = {str(part).split("[")[0] for part in inner}
+    if types & {"str", "int", "constrained-str"}:  # an id, whose type is a union
+        return f"{path}: should be text or a whole number"
+    return f"{path}: {error['msg'].removeprefix('Input ')}"
+
+
+def _document_key(app: FastAPI) -> None:
+    """Add the API key to the OpenAPI."""
     schema = app.openapi()
     schemes = {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}
     schema.setdefault("components", {})["securitySchemes"] = schemes
@@ -278,4 +373,4 @@ def _tell_of_key(app: FastAPI) -> None:
         for operation in methods.values():
             operation["security"] = [] if path in OPEN_PATHS else [{"key": []}]
             if path not in OPEN_PATHS:
-                operation["responses"]["401"] = {"description": "No key, or a wrong one."}
+                operation["responses"]["401"] = {"description": "No key, or a wrong key."}

@@ -1,6 +1,6 @@
-"""Who may ask, how much, and how a refusal looks: {"error": "one line"}.
+"""Limits of the server, checked before a body is parsed: key, size, time, number of requests.
 
-Everything here is decided before the body is parsed, most of it before the body is read.
+A refused request is answered with {"error": "one line"}.
 """
 
 from __future__ import annotations
@@ -8,64 +8,58 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llpauc.serving.metrics import Metrics
 
-MOST_K = 1000
-MOST_USERS = 256  # in one request
-MOST_ITEMS = 10_000  # in a history, and in an allow or deny list
-MOST_BYTES = 1 << 20  # of a body
-MOST_UNDER_WAY = 1024  # requests at once
-BODY_SECONDS = 10.0  # for a body to arrive
-MOST_HEAD_BYTES = 1 << 16  # of the request line and the headers
-HEAD_SECONDS = 10.0  # for them to arrive
-# No key, no queue: for whoever watches the server, and the page, which has no data in it.
+MAX_K = 1000
+MAX_USERS = 256  # in one request
+MAX_ITEMS = 10_000  # in a history, and in an allow or deny list
+MAX_BODY_BYTES = 1 << 20
+MAX_HEADER_BYTES = 1 << 16  # request line and headers
+MAX_IN_PROGRESS = 1024  # requests at once
+BODY_SECONDS = 10.0  # until the body has arrived
+HEADER_SECONDS = 10.0  # until the request line and the headers have arrived
+# Without key and limit of requests: health checks, and the page, which contains no data.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/"})
-_LONGEST_ERROR = 300  # characters; an id may have many more
+_MAX_ERROR = 300  # characters; ids can be longer
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
-
-class Refused(Exception):
-    """A request that is answered with `status` and one line."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+logger = logging.getLogger(__name__)
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     line = " ".join(message.split())
-    if len(line) > _LONGEST_ERROR:
-        line = line[:_LONGEST_ERROR] + "..."
-    # ASCII alone: an id may hold half a surrogate pair, which UTF-8 has no bytes for.
-    body = json.dumps({"error": line})
+    if len(line) > _MAX_ERROR:
+        line = line[:_MAX_ERROR] + "..."
+    body = json.dumps({"error": line})  # ASCII, since an id may contain a lone surrogate
     return Response(body, status, headers, media_type="application/json")
 
 
-class Gate:
-    """ASGI middleware: host, key, number under way, size and time of the body, times and counts.
+class RequestLimits:
+    """ASGI middleware that checks every request, and counts and times the answers.
 
     Args:
-        app: what is behind the gate.
-        key: wanted of every request but those to `OPEN_PATHS`; None where nobody needs one. Then
-            only requests that call the server by a loopback name pass: a page on the web that has
-            its own name point here is not to read what the browser's owner can.
-        metrics: is told of every answer.
-        log: is told of what went wrong here, in a line.
+        app: the application.
+        key: the API key that all paths but `OPEN_PATHS` require. If it is None, the Host header
+            must be a loopback name: a web page whose host name resolves to this machine cannot
+            read from the server (DNS rebinding).
+        metrics: records every answer.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, key: str | None, metrics: Metrics, log: Callable[[str], None]
-    ) -> None:
-        self._app, self._metrics, self._log = app, metrics, log
+    def __init__(self, app: ASGIApp, *, key: str | None, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
         self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,54 +68,49 @@ class Gate:
             return
         status, started = 0, time.perf_counter()
 
-        async def send_and_note(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
-        self._metrics.under_way += 1
+        self._metrics.in_progress += 1
         try:
             self._check(scope)
-            await self._app(scope, await _whole_body(scope, receive), send_and_note)
-        except _Left:
-            pass
-        except Refused as refused:
-            # The rest of the body is not wanted, so the connection cannot go on.
-            answer = error_response(refused.status, str(refused), {"connection": "close"})
-            await answer(scope, receive, send_and_note)
+            await self._app(scope, _limited(receive), send_and_record)
+        except HTTPException as refused:
+            # The body is not read, so the connection cannot be used for another request.
+            answer = error_response(refused.status_code, refused.detail, {"connection": "close"})
+            await answer(scope, receive, send_and_record)
         except Exception as error:
-            self._log(f"a request failed: {_where(error)}")
+            logger.error("a request failed: %s", _error_location(error))
             if not status:
-                answer = error_response(500, "the server failed; its log says where")
-                await answer(scope, receive, send_and_note)
+                answer = error_response(500, "the server failed; see its log")
+                await answer(scope, receive, send_and_record)
         finally:
-            self._metrics.under_way -= 1
+            self._metrics.in_progress -= 1
             if status:
-                seconds = time.perf_counter() - started
-                self._metrics.answered(_pattern(scope), status, seconds)
+                pattern = getattr(scope.get("route"), "path_format", "other")
+                self._metrics.answered(pattern, status, time.perf_counter() - started)
 
     def _check(self, scope: Scope) -> None:
-        if scope["path"] in OPEN_PATHS:
-            return
         headers = dict(scope["headers"])
-        if self._key is None:
-            if _host_name(headers.get(b"host", b"")) not in _LOOPBACK_NAMES:
-                raise Refused(403, "without an API key the server answers to localhost alone")
-        elif not _has_key(headers, self._key):
-            raise Refused(401, "an API key is wanted: send the header X-API-Key")
-        if self._metrics.under_way > MOST_UNDER_WAY:
-            raise Refused(429, f"{MOST_UNDER_WAY} requests are under way; try again in a moment")
+        if scope["path"] not in OPEN_PATHS:
+            if self._key is None:
+                if _host_name(headers.get(b"host", b"")) not in _LOOPBACK_NAMES:
+                    raise HTTPException(403, "without an API key, the Host must be localhost")
+            elif not hmac.compare_digest(_given_key(headers), self._key):
+                raise HTTPException(401, "an API key is required: send the header X-API-Key")
+            if self._metrics.in_progress > MAX_IN_PROGRESS:
+                raise HTTPException(429, f"{MAX_IN_PROGRESS} requests in progress; try again later")
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length[:20]) > MAX_BODY_BYTES:
+            raise _body_too_long()
 
 
-class _Left(Exception):
-    """The client is gone: there is nobody to answer."""
-
-
-def _has_key(headers: Mapping[bytes, bytes], key: bytes) -> bool:
+def _given_key(headers: Mapping[bytes, bytes]) -> bytes:
     bearer = headers.get(b"authorization", b"")
-    given = bearer[7:] if bearer[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
-    return hmac.compare_digest(given, key)
+    return bearer[7:] if bearer[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
 
 
 def _host_name(header: bytes) -> str | None:
@@ -135,44 +124,92 @@ def _host_name(header: bytes) -> str | None:
         return None
 
 
-async def _whole_body(scope: Scope, receive: Receive) -> Receive:
-    """Read the body, refusing as soon as it is known to be too long; a `receive` that has it."""
-    too_long = Refused(413, f"the body is longer than the {MOST_BYTES} bytes that are taken")
-    length = dict(scope["headers"]).get(b"content-length", b"0")
-    if length.isdigit() and int(length[:20]) > MOST_BYTES:
-        raise too_long
-    parts, size, more = [], 0, True
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise _Left
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > MOST_BYTES:
-                    raise too_long
-                more = message.get("more_body", False)
-    except TimeoutError:
-        raise Refused(408, f"the body did not arrive within {BODY_SECONDS:g} s") from None
-    whole: Message | None = {"type": "http.request", "body": b"".join(parts), "more_body": False}
+def _body_too_long() -> HTTPException:
+    return HTTPException(
+        413, f"the body is longer than {MAX_BODY_BYTES} bytes", {"connection": "close"}
+    )
 
-    async def again() -> Message:
-        nonlocal whole
-        if whole is None:
-            return await receive()
-        message, whole = whole, None
+
+def _limited(receive: Receive) -> Receive:
+    """`receive` with a limit on the size of the body and on the time until it has arrived."""
+    size, complete = 0, False
+    deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+
+    async def limited_receive() -> Message:
+        nonlocal size, complete
+        try:
+            async with asyncio.timeout_at(None if complete else deadline):
+                message = await receive()
+        except TimeoutError:
+            late = f"the body did not arrive within {BODY_SECONDS:g} s"
+            raise HTTPException(408, late, {"connection": "close"}) from None
+        size += len(message.get("body", b""))
+        if size > MAX_BODY_BYTES:
+            raise _body_too_long()
+        complete = not message.get("more_body", False)
         return message
 
-    return again
+    return limited_receive
 
 
-def _pattern(scope: Scope) -> str:
-    """The route, not the path: that has no end of values."""
-    return str(scope.get("pattern") or getattr(scope.get("route"), "path_format", "other"))
-
-
-def _where(error: Exception) -> str:
-    """The kind of error and the line it came from; its message might hold ids or paths."""
+def _error_location(error: Exception) -> str:
+    """The type and the source line of an error; its message could contain ids or paths."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
+
+
+class TimeoutProtocol(HttpToolsProtocol):
+    """A connection with limits on the size and the time of the request line and the headers.
+
+    uvicorn itself waits without end and accepts any number of bytes.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._deadline is None:
+            return
+        self._header_bytes += len(data)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(431, f"the headers are longer than {MAX_HEADER_BYTES} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._deadline is None:  # a further request on this connection
+            self._start_timer()
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def _start_timer(self) -> None:
+        self._header_bytes = 0
+        late = f"the headers did not arrive within {HEADER_SECONDS:g} s"
+        self._deadline = self.loop.call_later(HEADER_SECONDS, self._refuse, 408, late)
+
+    def _stop_timer(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        body = json.dumps({"error": message}).encode()
+        head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.transport.close()

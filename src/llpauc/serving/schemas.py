@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from llpauc.serving.limits import MOST_ITEMS, MOST_K, MOST_USERS
+from llpauc.serving.limits import MAX_ITEMS, MAX_K, MAX_USERS
 
 Id = Annotated[StrictStr, Field(min_length=1)] | StrictInt
-ItemList = Annotated[list[Id], Field(max_length=MOST_ITEMS)]
-K = Annotated[int, Field(ge=1, le=MOST_K, strict=True, description="length of the lists")]
+ItemList = Annotated[list[Id], Field(max_length=MAX_ITEMS)]
+K = Annotated[int, Field(ge=1, le=MAX_K, strict=True, description="length of the lists")]
 _ENTRIES = [{"item": "book-12", "score": 3.25}, {"item": "book-3", "score": 2.5}]
 
 
@@ -28,7 +28,7 @@ class RecommendRequest(BaseModel):
     )
 
     user: Id | None = Field(None, description="a known user")
-    users: Annotated[list[Id], Field(min_length=1, max_length=MOST_USERS)] | None = Field(
+    users: Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)] | None = Field(
         None, description="several known users"
     )
     items: ItemList | None = Field(

@@ -4,46 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
 
 from llpauc.errors import InputError
-from llpauc.serving.app import Serving, make_app
-from llpauc.serving.loaded_run import load_served
-from llpauc.serving.page import Beside
-from llpauc.serving.protocol import Watched
+from llpauc.serving.app import PageData, ServingState, make_app
+from llpauc.serving.limits import TimeoutProtocol
+from llpauc.serving.loaded_run import load_run
 
 KEY_VARIABLE = "LLPAUC_API_KEY"
-_SHORTEST_KEY = 16
-_MOST_KEY_BYTES = 1024
-_LAST_SECONDS = 10  # for the requests under way when the server is told to stop
+_MIN_KEY_BYTES = 16
+_MAX_KEY_BYTES = 1024
+_SHUTDOWN_SECONDS = 10  # for the requests in progress when the server is stopped
+
+logger = logging.getLogger(__name__)
 
 
 def serve_run(
-    run: str,
-    host: str,
-    port: int,
-    key_file: str | None,
-    log: Callable[[str], None],
-    beside: Beside | None = None,
+    folder: str, host: str, port: int, key_file: str | None, page_data: PageData | None = None
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; SIGHUP reloads the run folder.
 
-    The port is taken before the run is loaded: one that is in use is told at once.
+    The port is opened before the run is loaded, so that a port in use is reported at once.
     """
     key = read_key(key_file)
     with listen(host, port, key) as listener:
-        serving = Serving(Path(run), load_served(Path(run)), log)
-        asyncio.run(_serve(serving, key, listener, beside))
+        state = ServingState(Path(folder), load_run(Path(folder)))
+        asyncio.run(_serve(state, key, listener, page_data))
 
 
 def read_key(key_file: str | None) -> str | None:
-    """The API key from the file, else from the environment; None where there is none."""
+    """The API key from the file, else from the environment; None if there is none."""
     if key_file is None:
         key, source = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
         if key is None:
@@ -52,32 +48,32 @@ def read_key(key_file: str | None) -> str | None:
         source = key_file
         try:
             with open(key_file, "rb") as file:
-                key = file.read(_MOST_KEY_BYTES + 1).decode("ascii").strip()
+                key = file.read(_MAX_KEY_BYTES + 1).decode("ascii").strip()
         except OSError as error:
             raise InputError(f"{key_file}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise InputError(f"{key_file}: a key is plain ASCII text") from None
-    if not _SHORTEST_KEY <= len(key) <= _MOST_KEY_BYTES:
+            raise InputError(f"{key_file}: the key must be ASCII text") from None
+    if not _MIN_KEY_BYTES <= len(key) <= _MAX_KEY_BYTES:
         raise InputError(
-            f"{source}: the key has {len(key)} characters; from {_SHORTEST_KEY} to"
-            f" {_MOST_KEY_BYTES} are wanted"
+            f"{source}: the key has {len(key)} characters; it must have {_MIN_KEY_BYTES} to"
+            f" {_MAX_KEY_BYTES}"
         )
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise InputError(f"{source}: a key is printable ASCII without spaces")
+        raise InputError(f"{source}: the key must be printable ASCII without spaces")
     return key
 
 
 def listen(host: str, port: int, key: str | None) -> socket.socket:
-    """A listening socket; any but a loopback address wants a key."""
+    """A listening socket; every address but a loopback address requires a key."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise InputError(f"host {host!r} is no address of this machine: {error}") from None
-    family, kind, protocol, _, address = found[0]
+        raise InputError(f"host {host!r} is not an address of this machine: {error}") from None
+    family, kind, protocol, _, address = addresses[0]
     if key is None and not ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback:
         raise InputError(
-            f"{host} can be reached from elsewhere, so an API key is wanted: set {KEY_VARIABLE} or"
-            " give --api-key-file"
+            f"{host} is reachable from other machines, so an API key is required: set"
+            f" {KEY_VARIABLE} or give --api-key-file"
         )
     listener = socket.socket(family, kind, protocol)
     try:
@@ -93,37 +89,37 @@ def listen(host: str, port: int, key: str | None) -> socket.socket:
 
 
 async def _serve(
-    serving: Serving, key: str | None, listener: socket.socket, beside: Beside | None
+    state: ServingState, key: str | None, listener: socket.socket, page_data: PageData | None
 ) -> None:
     config = uvicorn.Config(
-        make_app(serving, key, beside),
-        http=Watched,
+        make_app(state, key, page_data),
+        http=TimeoutProtocol,
         lifespan="on",
         ws="none",
-        access_log=False,  # paths hold user ids
+        access_log=False,  # paths contain user ids
         log_level="warning",
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=_LAST_SECONDS,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
-    tasks: set[asyncio.Task[None]] = set()  # asyncio itself holds them weakly
+    tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
 
     def reload_soon() -> None:
-        task = asyncio.create_task(_reload(serving))
+        task = asyncio.create_task(_reload(state))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
     if hasattr(signal, "SIGHUP"):
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_soon)
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    serving.log(f"serving run {serving.served.run} on http://{shown}:{port}; Ctrl-C stops")
+    name = f"[{host}]" if ":" in host else host
+    logger.info("serving run %s on http://%s:%d; Ctrl-C stops", state.run.run_id, name, port)
     await uvicorn.Server(config).serve([listener])
 
 
-async def _reload(serving: Serving) -> None:
+async def _reload(state: ServingState) -> None:
     try:
-        served, changed = await serving.reload()
-        serving.log(f"{'now serving' if changed else 'still'} run {served.run}")
+        run, changed = await state.reload()
+        logger.info("%s run %s", "now serving" if changed else "still serving", run.run_id)
     except InputError as error:
-        serving.log(f"reload refused: {error}; run {serving.served.run} answers on")
+        logger.warning("reload refused: %s; run %s is still served", error, state.run.run_id)
