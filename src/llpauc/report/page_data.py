@@ -194,7 +194,7 @@ def _chosen_users(run: PageRun, users: int | Sequence[str] | None) -> list[str]:
 def _views(run: PageRun, ids: Sequence[str]) -> dict[str, UserView]:
     """User id -> view, of the users that the run contains."""
     user_idx = run.fitted.user_ids.indices(ids)
-    known = [ids[n] for n in np.flatnonzero(user_idx >= 0)]
+    known = [ids[n] for n in np.flatnonzero(user_idx >= 0).tolist()]
     views = view_users(run.fitted, user_idx[user_idx >= 0]) if known else []
     return dict(zip(known, views, strict=True))
 

@@ -238,7 +238,7 @@ def _list_requests(run: LoadedRun, body: RecommendRequest) -> tuple[list[Any], l
 
 def _known(table: IdTable, ids: Sequence[Any], kind: str) -> ItemIndices:
     indices = table.indices(ids)
-    unknown = [repr(ids[n]) for n in np.flatnonzero(indices < 0)]
+    unknown = [repr(ids[n]) for n in np.flatnonzero(indices < 0).tolist()]
     if unknown:
         raise HTTPException(404, f"unknown {kind}: {listing(unknown, 5)}")
     return indices
