@@ -28,7 +28,7 @@ from llpauc.data.interactions import IdMap
 from llpauc.evaluation.scorer import FactorScorer
 from llpauc.models.fold_in import HistoryMap
 from llpauc.recommend.fitted import Fitted
-from llpauc.recommend.lists import People, Wanted, write_recommendations
+from llpauc.recommend.lists import ListRequest, ListUsers, write_recommendations
 
 WIDTH, K, SEEN = 64, 20, 20
 CAP_MB = 256
@@ -93,7 +93,7 @@ def exact(quick: bool) -> None:
         print("implicit is not installed; pip install 'llpauc[bench]' brings it")
     with tempfile.TemporaryDirectory() as folder:
         rivals["llpauc, to Parquet"] = lambda: write_recommendations(
-            fitted, Path(folder) / "lists.parquet", Wanted(K, memory_mb=CAP_MB)
+            fitted, Path(folder) / "lists.parquet", ListRequest(K, memory_mb=CAP_MB)
         )
         ours = rivals["llpauc"]()
         for name in ("numpy", "implicit"):
@@ -113,7 +113,7 @@ def approximate(quick: bool) -> None:
     n_items, n_users = (60_000, 500) if quick else (600_000, 500)
     fitted = made_up(n_users, n_items, groups=2_000)
     begun = time.perf_counter()
-    ranker = ApproximateRanker(fitted, Wanted(K))
+    ranker = ApproximateRanker(fitted, ListRequest(K))
     built = time.perf_counter() - begun
     rows = np.arange(n_users)
     times = interleaved(
@@ -121,7 +121,9 @@ def approximate(quick: bool) -> None:
     )
     recall, sample = ranker.measured_recall()
     print(f"{n_items:,} items in 2,000 groups, {WIDTH} dimensions, k = {K}; index in {built:.0f} s")
-    print(f"  {ranker.looked_at} of {ranker.cells} cells, recall {recall:.3f} of {sample} users")
+    print(
+        f"  {ranker.searched_cells} of {ranker.cells} cells, recall {recall:.3f} of {sample} users"
+    )
     for name, seconds in times.items():
         print(f"  {name:20} {n_users / seconds:8,.0f} users/s")
 
@@ -133,15 +135,15 @@ def one(n_users: int, n_items: int, asked: int) -> None:
 
     fitted = made_up(n_users, n_items)
     rows = np.linspace(0, n_users - 1, asked).astype(np.int64)
-    people = People(rows, IdMap(fitted.user_ids.text.take(rows), fitted.user_ids.kind))
+    users = ListUsers(rows, IdMap(fitted.user_ids.text.take(rows), fitted.user_ids.kind))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lists.parquet"
-        first = People(rows[:64], people.ids)
-        write_recommendations(fitted, path, Wanted(K, memory_mb=CAP_MB), first)  # start-up
+        first = ListUsers(rows[:64], users.ids)
+        write_recommendations(fitted, path, ListRequest(K, memory_mb=CAP_MB), first)  # start-up
         Path("/proc/self/clear_refs").write_text("5")  # the peak is from now on
         before = megabytes("VmRSS")
         begun = time.perf_counter()
-        told = write_recommendations(fitted, path, Wanted(K, memory_mb=CAP_MB), people)
+        told = write_recommendations(fitted, path, ListRequest(K, memory_mb=CAP_MB), users)
         seconds = time.perf_counter() - begun
     peak = megabytes("VmHWM")
     tables = sum(array.nbytes for array in fitted.tensors().values()) / 2**20

@@ -1,4 +1,4 @@
-"""Lists for all users of a run: every kind of file against brute force, filters, memory, cuts."""
+"""Recommendation lists: file formats against brute force, filters, memory, interruptions."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from llpauc.models import FactorScorer
 from llpauc.models.fold_in import HistoryMap
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
-from llpauc.recommend.list_files import KINDS
+from llpauc.recommend.list_files import LIST_FORMATS
 from llpauc.recommend.lists import (
-    People,
-    Wanted,
-    Written,
-    hide,
-    users_at_once,
+    ListRequest,
+    ListUsers,
+    WriteSummary,
+    hidden_items,
+    users_per_block,
     write_recommendations,
 )
 from tests.datasets import score_table
 
-ENDINGS = [*KINDS, ".csv.gz", ".jsonl.gz", ".trec.gz"]
+SUFFIXES = [*LIST_FORMATS, ".csv.gz", ".jsonl.gz", ".trec.gz"]
 
 
-def made_up(
+def make_fitted(
     n_users: int, n_items: int, *, width: int = 8, seen: int = 6, seed: int = 0, levels: int = 0
 ) -> Fitted:
-    """A model of vectors; with `levels`, small whole numbers, so that scores tie and are exact."""
+    """A model with vectors; `levels` gives small integers, so that scores tie and are exact."""
     rng = np.random.default_rng(seed)
     tables = [
         (rng.integers(0, levels, (n, width)) if levels else rng.standard_normal((n, width)))
@@ -112,58 +112,58 @@ def as_text(rows: list[tuple]) -> list[tuple]:
     return [(str(u), i, r, s) for u, i, r, s in rows]
 
 
-# --- every kind of file -------------------------------------------------------------------------
+# --- file formats -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_file_holds_what_sorting_everything_gives(ending, tmp_path, monkeypatch):
-    monkeypatch.setattr("llpauc.recommend.lists._MOST_LIST_BYTES", 40_000)
-    fitted = made_up(150, 70)
-    path = tmp_path / "new" / f"lists{ending}"
-    told = write_recommendations(fitted, path, Wanted(5))
-    assert told == Written(150, 0, 750, told.block)
-    assert 1 <= told.block < 75  # several blocks, or nothing is shown
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_write_recommendations_every_format_equals_brute_force(suffix, tmp_path, monkeypatch):
+    monkeypatch.setattr("llpauc.recommend.lists._MAX_LIST_BYTES", 40_000)
+    fitted = make_fitted(150, 70)
+    path = tmp_path / "new" / f"lists{suffix}"
+    summary = write_recommendations(fitted, path, ListRequest(5))
+    assert summary == WriteSummary(150, 0, 750, summary.block)
+    assert 1 <= summary.block < 75  # several blocks, or nothing is shown
     assert read(path) == as_text(brute_force(fitted, 5))
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     before = path.read_bytes()
-    write_recommendations(fitted, path, Wanted(5))
+    write_recommendations(fitted, path, ListRequest(5))
     assert path.read_bytes() == before
 
 
 @settings(max_examples=30, deadline=None)
-@example(seed=1, n_users=3, n_items=1, k=1, levels=0, seen=False, share=1.0)
+@example(seed=1, n_users=3, n_items=1, k=1, levels=0, seen=False, fraction=1.0)
 @given(
     seed=st.integers(0, 2**32 - 1), n_users=st.integers(1, 90), n_items=st.integers(1, 40),
     k=st.integers(1, 60), levels=st.sampled_from([0, 2, 5]), seen=st.booleans(),
-    share=st.floats(0.1, 1),
+    fraction=st.floats(0.1, 1),
 )  # fmt: skip
-def test_any_shape_and_filter_equals_brute_force(
-    tmp_path_factory, seed, n_users, n_items, k, levels, seen, share
+def test_write_recommendations_any_shape_and_filter_equals_brute_force(
+    tmp_path_factory, seed, n_users, n_items, k, levels, seen, fraction
 ):
-    fitted = made_up(n_users, n_items, seed=seed, levels=levels)
+    fitted = make_fitted(n_users, n_items, seed=seed, levels=levels)
     rng = np.random.default_rng(seed)
-    allowed = np.flatnonzero(rng.random(n_items) < share)
-    denied = np.flatnonzero(rng.random(n_items) > share)
+    allowed = np.flatnonzero(rng.random(n_items) < fraction)
+    denied = np.flatnonzero(rng.random(n_items) > fraction)
     try:
-        hidden = hide(n_items, allowed, denied)
+        hidden = hidden_items(n_items, allowed, denied)
     except InputError:
         assert not set(allowed) - set(denied)
         return
     assert set(range(n_items)) - set(hidden.tolist()) == set(allowed) - set(denied)
     path = tmp_path_factory.mktemp("lists") / "lists.parquet"
-    told = write_recommendations(fitted, path, Wanted(k, seen, hidden))
+    summary = write_recommendations(fitted, path, ListRequest(k, seen, hidden))
     rows = brute_force(fitted, k, seen=seen, hidden=hidden)
     assert read(path) == as_text(rows)
-    assert told.rows == len(rows)
-    assert told.empty == n_users - len({row[0] for row in rows})
+    assert summary.rows == len(rows)
+    assert summary.empty == n_users - len({row[0] for row in rows})
 
 
-def test_a_block_a_user_alone_and_the_facade_agree_bit_for_bit(tmp_path, monkeypatch):
-    fitted = made_up(130, 300)
-    write_recommendations(fitted, tmp_path / "all.parquet", Wanted(9))
-    monkeypatch.setattr("llpauc.recommend.lists._MOST_LIST_BYTES", 1)
-    told = write_recommendations(fitted, tmp_path / "one.parquet", Wanted(9))
-    assert told.block == 1
+def test_write_recommendations_blocks_and_recommend_agree_bit_for_bit(tmp_path, monkeypatch):
+    fitted = make_fitted(130, 300)
+    write_recommendations(fitted, tmp_path / "all.parquet", ListRequest(9))
+    monkeypatch.setattr("llpauc.recommend.lists._MAX_LIST_BYTES", 1)
+    summary = write_recommendations(fitted, tmp_path / "one.parquet", ListRequest(9))
+    assert summary.block == 1
     tables = [pq.read_table(tmp_path / name) for name in ("all.parquet", "one.parquet")]
     assert tables[0].equals(tables[1])
     recommender = Recommender()
@@ -188,41 +188,43 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("ending", [".tsv", ".csv", ".parquet", ".jsonl", ".csv.gz"])
-def test_hostile_ids_come_out_as_they_went_in(ending, tmp_path):
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".parquet", ".jsonl", ".csv.gz"])
+def test_write_recommendations_hostile_ids_round_trip(suffix, tmp_path):
     data = Interactions.of(HOSTILE, HOSTILE)
     fitted = Recommender("popularity").fit(data).fitted
-    path = tmp_path / f"lists{ending}"
-    write_recommendations(fitted, path, Wanted(20))
+    path = tmp_path / f"lists{suffix}"
+    write_recommendations(fitted, path, ListRequest(20))
     rows = read(path)
     assert {(u, i) for u, i, *_ in rows} == {(u, i) for u in HOSTILE for i in HOSTILE if u != i}
-    if ending != ".jsonl":  # whose lines are lists, not events
+    if suffix != ".jsonl":  # whose lines are lists, not events
         again = read_interactions(path, user="user", item="item", rating="none").interactions
         assert set(again.user_ids) == set(HOSTILE) == set(again.item_ids)
 
 
 @pytest.mark.parametrize("odd", ["a b", "tab\t", "x\u2003y", "x\x85y", "\x1c"])
-def test_a_trec_run_refuses_an_id_with_a_space_before_any_work(odd, tmp_path):
+def test_write_recommendations_trec_refuses_an_id_with_a_space_before_ranking(odd, tmp_path):
     for users, items in ((["u", odd], ["i", "j"]), (["u", "v"], ["i", odd])):
         fitted = Recommender("popularity").fit(Interactions.of(users, items)).fitted
-        with pytest.raises(InputError, match="no room for an id with a space") as told:
-            write_recommendations(fitted, tmp_path / "r.trec", Wanted(), ranker=pytest.fail)
-        assert repr(odd) in str(told.value)
-    hidden = hide(2, None, fitted.item_ids.indices([odd]))  # what is not recommended does no harm
-    write_recommendations(fitted, tmp_path / "r.trec", Wanted(hidden=hidden))
+        with pytest.raises(InputError, match="cannot store an id with a space") as error:
+            write_recommendations(fitted, tmp_path / "r.trec", ListRequest(), ranker=pytest.fail)
+        assert repr(odd) in str(error.value)
+    hidden = hidden_items(
+        2, None, fitted.item_ids.indices([odd])
+    )  # what is not recommended does no harm
+    write_recommendations(fitted, tmp_path / "r.trec", ListRequest(hidden=hidden))
     assert [row[:2] for row in read(tmp_path / "r.trec")] == [("v", "i")]
 
 
 @pytest.mark.parametrize("kind", ["int64", "uint64", "string"])
-def test_ids_keep_their_type(kind, tmp_path):
+def test_write_recommendations_keeps_the_type_of_ids(kind, tmp_path):
     top = 2**64 - 1 if kind == "uint64" else 99
     ids = [1, 2, top] if kind != "string" else ["1", "2", "99"]
     fitted = Recommender("popularity").fit(Interactions.of(ids, ids)).fitted
     wide = {"int64": pa.int64(), "uint64": pa.uint64(), "string": pa.large_string()}[kind]
     asked = {"all": None, "some": ["2", "1"], "stranger": ["2", "5"], "name": ["2", "bob"]}
     for name, given_ids in asked.items():
-        people = None if given_ids is None else People.given(fitted, given_ids)
-        write_recommendations(fitted, tmp_path / "r.parquet", Wanted(1), people)
+        users = None if given_ids is None else ListUsers.given(fitted, given_ids)
+        write_recommendations(fitted, tmp_path / "r.parquet", ListRequest(1), users)
         table = pq.read_table(tmp_path / "r.parquet")
         assert table.schema.field("item").type == wide
         named = name == "name" and kind != "string"
@@ -231,65 +233,67 @@ def test_ids_keep_their_type(kind, tmp_path):
         assert [str(u) for u in table["user"].to_pylist()] == expected
 
 
-# --- small and odd ------------------------------------------------------------------------------
+# --- edge cases ---------------------------------------------------------------------------------
 
 
-def test_everything_seen_k_above_the_items_and_nobody(tmp_path):
+def test_write_recommendations_all_seen_large_k_and_no_users(tmp_path):
     data = Interactions.of(["all", "all", "one"], ["x", "y", "x"])
     fitted = Recommender("popularity").fit(data).fitted
-    told = write_recommendations(fitted, tmp_path / "r.tsv", Wanted(10**9))
-    assert (told.users, told.empty, told.rows) == (2, 1, 1)
+    summary = write_recommendations(fitted, tmp_path / "r.tsv", ListRequest(10**9))
+    assert (summary.users, summary.empty, summary.rows) == (2, 1, 1)
     assert read(tmp_path / "r.tsv") == [("one", "y", 1, 1.0)]
-    strangers = People.given(fitted, ["ghost", "one", "spectre"])
-    assert strangers.unknown == 2
+    some_unknown = ListUsers.given(fitted, ["ghost", "one", "spectre"])
+    assert some_unknown.n_unknown == 2
     counted: list[int] = []
-    write_recommendations(fitted, tmp_path / "r.tsv", Wanted(1), strangers, progress=counted.append)
+    write_recommendations(
+        fitted, tmp_path / "r.tsv", ListRequest(1), some_unknown, progress=counted.append
+    )
     assert [row[:2] for row in read(tmp_path / "r.tsv")] == [
         ("ghost", "x"), ("one", "y"), ("spectre", "x")
     ]  # fmt: skip
     assert sum(counted) == 3
-    nobody = People.given(fitted, [])
-    for ending in ENDINGS:
-        told = write_recommendations(fitted, tmp_path / f"r{ending}", Wanted(1), nobody)
-        assert (told.users, told.rows, read(tmp_path / f"r{ending}")) == (0, 0, [])
+    no_users = ListUsers.given(fitted, [])
+    for suffix in SUFFIXES:
+        summary = write_recommendations(fitted, tmp_path / f"r{suffix}", ListRequest(1), no_users)
+        assert (summary.users, summary.rows, read(tmp_path / f"r{suffix}")) == (0, 0, [])
 
 
-def test_one_user_and_one_item(tmp_path):
+def test_write_recommendations_one_user_and_one_item(tmp_path):
     fitted = Recommender("popularity").fit(Interactions.of(["a"], ["x"])).fitted
-    assert write_recommendations(fitted, tmp_path / "r.csv", Wanted()).empty == 1
-    write_recommendations(fitted, tmp_path / "r.csv", Wanted(exclude_seen=False))
+    assert write_recommendations(fitted, tmp_path / "r.csv", ListRequest()).empty == 1
+    write_recommendations(fitted, tmp_path / "r.csv", ListRequest(exclude_seen=False))
     assert read(tmp_path / "r.csv") == [("a", "x", 1, 1.0)]
 
 
 # --- memory -------------------------------------------------------------------------------------
 
 
-def test_blocks_shrink_with_memory_k_and_long_ids():
-    fitted = made_up(40, 1000)
-    people = People.all_of(fitted)
+def test_users_per_block_shrinks_with_memory_k_and_long_ids():
+    fitted = make_fitted(40, 1000)
+    users = ListUsers.all_of(fitted)
 
-    def block(**wanted) -> int:
-        return users_at_once(fitted, people, Wanted(**wanted))[0]
+    def block(**options) -> int:
+        return users_per_block(fitted, users, ListRequest(**options))[0]
 
     assert block(memory_mb=10) < block(memory_mb=64)
     assert block(k=1000) < block(k=10)
-    long_names = People(people.rows, IdMap.of([str(n) * 5000 for n in range(40)]))
-    assert users_at_once(fitted, long_names, Wanted())[0] < block() / 10
+    long_names = ListUsers(users.indices, IdMap.of([str(n) * 5000 for n in range(40)]))
+    assert users_per_block(fitted, long_names, ListRequest())[0] < block() / 10
 
 
-def test_too_little_memory_names_the_bytes(tmp_path):
-    fitted = made_up(3, 50_000)
-    with pytest.raises(InputError) as told:
-        write_recommendations(fitted, tmp_path / "r.tsv", Wanted(memory_mb=1))
-    assert f"{tile_bytes(50_000):,}" in str(told.value)
-    assert "1,048,576 are allowed; raise memory_mb (--memory-mb)" in str(told.value)
+def test_write_recommendations_too_little_memory_names_the_bytes(tmp_path):
+    fitted = make_fitted(3, 50_000)
+    with pytest.raises(InputError) as error:
+        write_recommendations(fitted, tmp_path / "r.tsv", ListRequest(memory_mb=1))
+    assert f"{tile_bytes(50_000):,}" in str(error.value)
+    assert "1,048,576 are allowed; raise memory_mb (--memory-mb)" in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
 MEASURE = """
 import sys
 from llpauc.recommend import Recommender
-from llpauc.recommend.lists import Wanted, write_recommendations
+from llpauc.recommend.lists import ListRequest, write_recommendations
 
 def kilobytes(name):
     with open("/proc/self/status") as lines:
@@ -297,40 +301,43 @@ def kilobytes(name):
 
 fitted = Recommender.load(sys.argv[1]).fitted
 for path in sys.argv[3:]:
-    write_recommendations(fitted, path, Wanted(2, memory_mb=16))  # libraries start up
+    write_recommendations(fitted, path, ListRequest(2, memory_mb=16))  # libraries start up
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the peak is from now on
     before = kilobytes("VmRSS")
-    told = write_recommendations(fitted, path, Wanted(150, memory_mb=float(sys.argv[2])))
-    print(told.block, kilobytes("VmHWM") - before)
+    summary = write_recommendations(fitted, path, ListRequest(150, memory_mb=float(sys.argv[2])))
+    print(summary.block, kilobytes("VmHWM") - before)
 """
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
     recommender = Recommender("mf")
-    recommender.fitted, recommender.fitted_params = made_up(3000, 5000), recommender.get_params()
+    recommender.fitted, recommender.fitted_params = (
+        make_fitted(3000, 5000),
+        recommender.get_params(),
+    )
     return recommender.save(tmp_path_factory.mktemp("runs") / "a run")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
-def test_the_peak_stays_within_the_memory_allowed(saved, tmp_path):
-    """450,000 rows, some 75 MB as they pass, through 24 MB."""
-    paths = [tmp_path / f"r{ending}" for ending in KINDS]
+def test_write_recommendations_peak_memory_stays_within_the_limit(saved, tmp_path):
+    """450,000 rows, about 75 MB in total, within 24 MB."""
+    paths = [tmp_path / f"r{suffix}" for suffix in LIST_FORMATS]
     words = [sys.executable, "-c", MEASURE, saved, "24", *paths]
     told = subprocess.run(words, capture_output=True, text=True, check=True)
-    figures = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
-    assert len(figures) == len(KINDS)
-    for block, extra in figures:
+    measured = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
+    assert len(measured) == len(LIST_FORMATS)
+    for block, extra in measured:
         assert block < 600  # of 3,000: several blocks
         assert extra < 24 * 1024
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc")
-def test_a_limit_on_memory_is_told_in_bytes(saved, tmp_path):
-    """At every limit a result or one line, and no half file."""
+def test_recommend_under_a_memory_limit_writes_or_names_the_bytes(saved, tmp_path):
+    """A result or a one-line error, and no partial file."""
     code = (
         "import sys; from llpauc.recommend.recommender import Recommender;"
         "import llpauc.recommend.lists;"
@@ -341,11 +348,11 @@ def test_a_limit_on_memory_is_told_in_bytes(saved, tmp_path):
         "from llpauc.cli import main; sys.exit(main(sys.argv[2:]))"
     )
     ends = {}
-    for room in (40, 1500):
-        out = tmp_path / f"{room}.parquet"
-        words = [sys.executable, "-c", code, str(room), "recommend", saved, "--out", out]
+    for megabytes in (40, 1500):
+        out = tmp_path / f"{megabytes}.parquet"
+        words = [sys.executable, "-c", code, str(megabytes), "recommend", saved, "--out", out]
         told = subprocess.run(words, capture_output=True, text=True, timeout=100)
-        ends[room] = told.returncode
+        ends[megabytes] = told.returncode
         assert out.exists() == (told.returncode == 0)
         if told.returncode:
             assert len(told.stderr.splitlines()) == 1
@@ -354,15 +361,17 @@ def test_a_limit_on_memory_is_told_in_bytes(saved, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["1500.parquet"]
 
 
-# --- cuts ---------------------------------------------------------------------------------------
+# --- interruptions --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("trouble", [KeyboardInterrupt, MemoryError])
-def test_a_cut_leaves_the_old_file_and_nothing_else(ending, trouble, tmp_path, monkeypatch):
-    monkeypatch.setattr("llpauc.recommend.lists._MOST_LIST_BYTES", 40_000)
-    fitted = made_up(150, 70)
-    path = tmp_path / f"r{ending}"
+def test_write_recommendations_interrupted_keeps_the_old_file(
+    suffix, trouble, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("llpauc.recommend.lists._MAX_LIST_BYTES", 40_000)
+    fitted = make_fitted(150, 70)
+    path = tmp_path / f"r{suffix}"
     path.write_text("old")
     calls = []
 
@@ -373,39 +382,39 @@ def test_a_cut_leaves_the_old_file_and_nothing_else(ending, trouble, tmp_path, m
         return fitted.rank_rows(rows, 5, True)
 
     with pytest.raises(trouble):
-        write_recommendations(fitted, path, Wanted(5), ranker=stumble)
+        write_recommendations(fitted, path, ListRequest(5), ranker=stumble)
     assert len(calls) == 2
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(path.name, "old")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_killed_command_leaves_no_half_file(saved, ending, code, tmp_path):
+@pytest.mark.parametrize(("suffix", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_recommend_killed_leaves_no_partial_file(saved, suffix, code, tmp_path):
     slow = (
         "import sys, time; from llpauc.recommend import lists; from llpauc.cli import main;"
-        "lists._MOST_LIST_BYTES = 1 << 20; old = lists._table;"
+        "lists._MAX_LIST_BYTES = 1 << 20; old = lists._table;"
         "lists._table = lambda *a: (time.sleep(0.2), old(*a))[1];"
         "sys.exit(main(sys.argv[1:]))"
     )
     words = [sys.executable, "-c", slow, "recommend", saved, "--out", tmp_path / "lists.csv"]
-    # What runs in the background of a shell ignores Ctrl-C, and so would its children.
+    # Background processes of a shell ignore SIGINT, and so would their children.
     heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
     command = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     for _ in range(600):
         if any(tmp_path.iterdir()):
             break
         time.sleep(0.1)
-    os.kill(command.pid, ending)
+    os.kill(command.pid, suffix)
     _, told = command.communicate(timeout=60)
     assert command.returncode == code
     assert "Traceback" not in told
     assert not (tmp_path / "lists.csv").exists()
-    if ending == signal.SIGINT:
+    if suffix == signal.SIGINT:
         assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["r.parquet", "r.csv", "r.jsonl", "r.trec.gz"])
-def test_a_full_disk_is_one_line(saved, name, tmp_path, capsys):
+def test_recommend_on_a_full_disk_is_a_one_line_error(saved, name, tmp_path, capsys):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
@@ -427,12 +436,12 @@ def command(capsys, *words: object) -> tuple[int, str, str]:
     return code, told.out, told.err
 
 
-def test_allow_and_deny_by_word_line_and_table(saved, tmp_path, capsys):
+def test_recommend_allow_and_deny_from_option_text_and_table(saved, tmp_path, capsys):
     fitted = Recommender.load(saved).fitted
     (tmp_path / "some.txt").write_text("i5\r\ni6\n\nghost\ni7\ni8\n")
     (tmp_path / "some.csv").write_text("n,item_id\n1,i5\n2,i6\n3,i7\n4,ghost\n5,i5\n6,i8\n")
     pq.write_table(pa.table({"sku": ["i5", "i6", "ghost", "i7", "i8"]}), tmp_path / "some.parquet")
-    hidden = hide(5000, [5, 6, 8], None)
+    hidden = hidden_items(5000, [5, 6, 8], None)
     expected = as_text(brute_force(fitted, 3, hidden=hidden))
     out = tmp_path / "lists.tsv"
     for allowed in (
@@ -447,7 +456,7 @@ def test_allow_and_deny_by_word_line_and_table(saved, tmp_path, capsys):
         assert read(out) == expected
 
 
-def test_users_without_a_list_are_counted(saved, tmp_path, capsys):
+def test_recommend_counts_users_without_a_list(saved, tmp_path, capsys):
     fitted = Recommender.load(saved).fitted
     item = int(fitted.histories[0].indices[0])
     have_it = int((fitted.histories[:, item] > 0).sum())
@@ -455,12 +464,12 @@ def test_users_without_a_list_are_counted(saved, tmp_path, capsys):
     code, out, told = command(capsys, *words)
     assert code == 0
     assert f"users with no item left to recommend: {have_it}" in told
-    figures = json.loads(out)
-    assert figures["recommendations"] == 3000 - have_it == len(read(tmp_path / "r.jsonl"))
-    assert figures["users_without"] == have_it
+    counts = json.loads(out)
+    assert counts["recommendations"] == 3000 - have_it == len(read(tmp_path / "r.jsonl"))
+    assert counts["users_without"] == have_it
 
 
-def test_the_tag_of_a_trec_run_is_the_name_of_the_run(saved, tmp_path, capsys):
+def test_recommend_trec_tag_is_the_name_of_the_run(saved, tmp_path, capsys):
     assert command(capsys, "recommend", saved, "-k", 1, "--out", tmp_path / "r.trec")[0] == 0
     tags = {line.split()[5] for line in (tmp_path / "r.trec").read_text().splitlines()}
     assert tags == {"a-run"}
@@ -475,21 +484,23 @@ BAD = [
     (["--users", "@odd.csv"], ["odd.csv: has no column of user ids"]),
     (["--deny", "@odd.parquet"], ["odd.parquet: is no table that can be read"]),
     (["--approximate", "--items", "i1"], ["--approximate is for many users"]),
-    (["--out", "r.gz"], ["r.gz: unknown kind of file", ".tsv, .csv, .parquet, .jsonl, .trec"]),
-    (["--out", "r.parquet.gz"], ["unknown kind of file"]),
+    (["--out", "r.gz"], ["r.gz: unknown format", ".tsv, .csv, .parquet, .jsonl, .trec"]),
+    (["--out", "r.parquet.gz"], ["unknown format"]),
     (["--memory-mb", "1", "--out", "r.tsv"], ["--memory-mb"]),
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), BAD, ids=[" ".join(words) for words, _ in BAD])
-def test_bad_input_is_one_line(saved, tmp_path, capsys, monkeypatch, words, said):
+@pytest.mark.parametrize(("words", "parts"), BAD, ids=[" ".join(words) for words, _ in BAD])
+def test_recommend_bad_input_is_a_one_line_error(
+    saved, tmp_path, capsys, monkeypatch, words, parts
+):
     monkeypatch.chdir(tmp_path)
     for name in ("odd.csv", "odd.parquet"):
         Path(name).write_text("a,b\n1,2\n")
     code, out, told = command(capsys, "recommend", saved, *words)
     assert (code, out) == (2, "")
     assert len(told.splitlines()) == 1
-    for part in said:
+    for part in parts:
         assert part in told
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -498,9 +509,9 @@ def test_bad_input_is_one_line(saved, tmp_path, capsys, monkeypatch, words, said
 
 
 def clustered(n_users: int = 300, n_items: int = 6000, **options) -> Fitted:
-    """Tastes and items in groups, as in life: what cells are good for."""
+    """Users and items in clusters."""
     rng = np.random.default_rng(1)
-    fitted = made_up(n_users, n_items, width=16, **options)
+    fitted = make_fitted(n_users, n_items, width=16, **options)
     centres = 3 * rng.standard_normal((40, 16)).astype(np.float32)
     users = centres[rng.integers(0, 40, n_users)] + rng.standard_normal((n_users, 16))
     items = centres[rng.integers(0, 40, n_items)] + rng.standard_normal((n_items, 16))
@@ -510,52 +521,54 @@ def clustered(n_users: int = 300, n_items: int = 6000, **options) -> Fitted:
 
 
 @pytest.mark.parametrize("seen", [0, 30, 700])
-def test_approximate_lists_hold_what_they_may_and_the_recall_is_true(seen):
+def test_approximate_ranker_respects_filters_and_measures_recall(seen):
     pytest.importorskip("faiss")
     from llpauc.recommend.approximate import ApproximateRanker
 
     fitted = clustered(seen=seen)
-    hidden = hide(6000, None, np.arange(0, 6000, 3))
-    wanted = Wanted(10, hidden=hidden)
-    ranker = ApproximateRanker(fitted, wanted, recall=0.9)
-    assert ranker.looked_at < ranker.cells  # else there is nothing to see here
+    hidden = hidden_items(6000, None, np.arange(0, 6000, 3))
+    request = ListRequest(10, hidden=hidden)
+    ranker = ApproximateRanker(fitted, request, recall=0.9)
+    assert ranker.searched_cells < ranker.cells  # else nothing is tested
     rows = np.append(np.arange(300), -1)
     items, scores = ranker(rows)
     exact, _ = fitted.rank_rows(rows, 10, True, hidden)
     table = score_table(fitted.scorer, 300)
     found = []
     for user in range(300):
-        own = items[user]
-        assert (own >= 0).all()
-        assert len(set(own.tolist())) == 10
-        assert not set(own.tolist()) & set(fitted.histories[user].indices.tolist())
-        assert not (own % 3 == 0).any()
-        np.testing.assert_allclose(scores[user], table[user, own], rtol=1e-5)
+        chosen = items[user]
+        assert (chosen >= 0).all()
+        assert len(set(chosen.tolist())) == 10
+        assert not set(chosen.tolist()) & set(fitted.histories[user].indices.tolist())
+        assert not (chosen % 3 == 0).any()
+        np.testing.assert_allclose(scores[user], table[user, chosen], rtol=1e-5)
         assert (np.diff(scores[user]) <= 0).all()
-        found.append(len(set(own.tolist()) & set(exact[user].tolist())) / 10)
-    assert items[300].tolist() == exact[300].tolist()  # somebody unknown: the fallback, exactly
-    share, users = ranker.measured_recall()
+        found.append(len(set(chosen.tolist()) & set(exact[user].tolist())) / 10)
+    assert items[300].tolist() == exact[300].tolist()  # an unknown user: the fallback, exactly
+    recall, users = ranker.measured_recall()
     assert users == 150
-    assert share == pytest.approx(np.mean(found), abs=0.05)
-    assert share > 0.85
-    whole = ApproximateRanker(fitted, wanted, recall=1.0)
-    if whole.looked_at == whole.cells:
+    assert recall == pytest.approx(np.mean(found), abs=0.05)
+    assert recall > 0.85
+    whole = ApproximateRanker(fitted, request, recall=1.0)
+    if whole.searched_cells == whole.cells:
         np.testing.assert_array_equal(whole(rows)[0], exact)
 
 
-def test_approximate_fills_lists_where_cells_hold_too_few():
+def test_approximate_ranker_ranks_exactly_if_cells_hold_too_few_items():
     pytest.importorskip("faiss")
     from llpauc.recommend.approximate import ApproximateRanker
 
     fitted = clustered(n_items=400, seen=40)
-    ranker = ApproximateRanker(fitted, Wanted(390), recall=0.01)
+    ranker = ApproximateRanker(fitted, ListRequest(390), recall=0.01)
     rows = np.arange(300)
     items, _ = ranker(rows)
     exact, _ = fitted.rank_rows(rows, 390, True)
     np.testing.assert_array_equal(np.sort(items), np.sort(exact))
 
 
-def test_the_command_tells_the_recall_and_refuses_models_without_vectors(saved, tmp_path, capsys):
+def test_recommend_approximate_reports_recall_and_refuses_models_without_vectors(
+    saved, tmp_path, capsys
+):
     pytest.importorskip("faiss")
     out = tmp_path / "r.parquet"
     code, told_out, told = command(
@@ -569,10 +582,10 @@ def test_the_command_tells_the_recall_and_refuses_models_without_vectors(saved, 
     Recommender("popularity").fit(Interactions.of(["a", "b"], ["x", "y"])).save(tmp_path / "p")
     code, _, told = command(capsys, "recommend", tmp_path / "p", "--approximate")
     assert code == 2
-    assert "approximate lists need a model of vectors" in told
+    assert "approximate lists need a model with vectors" in told
 
 
-def test_without_faiss_the_remedy_is_told(saved, capsys, monkeypatch):
+def test_recommend_approximate_without_faiss_names_the_remedy(saved, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     code, _, told = command(capsys, "recommend", saved, "--approximate")
     assert code == 2

@@ -23,7 +23,7 @@ from llpauc.losses import LOSSES, make_loss
 from llpauc.models import BASELINES, Recent
 from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.models.fold_in import HistoryMap, learn_history_map
-from llpauc.recommend.lists import ListRows, write_lists
+from llpauc.recommend.lists import Recommendations, write_lists
 from llpauc.recommend.parameters import MODELS, plan
 from llpauc.recommend.recipes import RECIPES, recipe
 from llpauc.recommend.recommender import Recommender, outside
@@ -158,7 +158,7 @@ def test_who_has_everything_is_recommended_nothing():
         assert set(ids[1]) == {1, 2, 4, None}
         assert np.isneginf(scores[1]).tolist() == [False, False, False, True]
         assert recommender.fold_in(range(5), 2)[0].tolist() == [None, None]
-        lists = ListRows(["all", "some"], ids, scores)
+        lists = Recommendations(["all", "some"], ids, scores)
         assert lists.count == 3
         assert lists.table()["user"].to_pylist() == ["some"] * 3
 
@@ -716,11 +716,11 @@ def test_every_epoch_is_a_line_of_the_history(tmp_path):
 ODD = ["plain", "a,b", "tab\there", 'say "hi"', "007", "ø", "line\nline", " space "]
 
 
-def odd_lists() -> ListRows:
+def odd_lists() -> Recommendations:
     ids = IdMap.of(ODD)
     rows = np.array([[0, 1, 2], [3, 4, -1], [5, 6, 7]], np.int32)
     scores = np.array([[3, 2, 1], [0.1, -5e-8, -np.inf], [9, 1e30, 0]], np.float32)
-    return ListRows(["u,1", "007", "ø"], outside(ids, rows), scores)
+    return Recommendations(["u,1", "007", "ø"], outside(ids, rows), scores)
 
 
 EXPECTED = [
@@ -761,7 +761,7 @@ def test_lists_in_other_shapes():
         ("u,1", ODD[:3]), ("007", ODD[3:5]), ("ø", ODD[5:])
     ]  # fmt: skip
     assert json.loads(json.dumps(lists.as_dicts())) == lists.as_dicts()
-    assert lists.head(2) == [["u,1", 1, "plain", 3.0], ["u,1", 2, "a,b", 2.0]]
+    assert lists.rows()[:2] == [["u,1", "plain", 1, 3.0], ["u,1", "a,b", 2, 2.0]]
 
 
 @pytest.mark.parametrize("top", [2**40, 2**64 - 1])
@@ -770,7 +770,7 @@ def test_integer_ids_are_integers_in_a_file(top, k, tmp_path):
     data = Interactions.of([1, 1, top, top], [7, top, 7, 8])
     recommender = Recommender("popularity").fit(data)
     users = list(recommender.fitted.user_ids)
-    write_lists(ListRows(users, *recommender.recommend(users, k)), tmp_path / "r.parquet")
+    write_lists(Recommendations(users, *recommender.recommend(users, k)), tmp_path / "r.parquet")
     table = pq.read_table(tmp_path / "r.parquet")
     assert table["user"].to_pylist() == [1, top]
     assert table["item"].to_pylist() == [8, top]
@@ -780,15 +780,13 @@ def test_integer_ids_are_integers_in_a_file(top, k, tmp_path):
 
 def test_no_recommendation_at_all_is_an_empty_table(tmp_path):
     recommender = Recommender("popularity").fit(Interactions.of(["a"], ["x"]))
-    write_lists(ListRows(["a"], *recommender.recommend(["a"], 2)), tmp_path / "r.tsv")
+    write_lists(Recommendations(["a"], *recommender.recommend(["a"], 2)), tmp_path / "r.tsv")
     assert (tmp_path / "r.tsv").read_text(encoding="utf-8") == "user\titem\trank\tscore\n"
 
 
 @pytest.mark.parametrize("name", ["r.json", "r", "r.xlsx.gz"])
 def test_an_unknown_kind_of_file_is_refused(name, tmp_path):
-    with pytest.raises(
-        InputError, match=r"unknown kind of file .* choose one of: .tsv, .csv, .par"
-    ):
+    with pytest.raises(InputError, match=r"unknown format .* choose one of: .tsv, .csv, .par"):
         write_lists(odd_lists(), tmp_path / "sub" / name)
     assert not list(tmp_path.iterdir())
 

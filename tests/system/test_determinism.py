@@ -21,7 +21,7 @@ from llpauc.data.interactions import Split
 from llpauc.data.readers import read_interactions
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.recommend import Recommender
-from llpauc.recommend.lists import Wanted, write_recommendations
+from llpauc.recommend.lists import ListRequest, write_recommendations
 from tests.datasets import ROOT, random_split, score_table
 from tests.system.fuzzing import HOSTILE, ID_TABLES, check_ids, try_many
 
@@ -30,7 +30,7 @@ from tests.system.fuzzing import HOSTILE, ID_TABLES, check_ids, try_many
 MAKE = """
 import hashlib, json, sys
 from llpauc.recommend import Recommender
-from llpauc.recommend.lists import Wanted, write_recommendations
+from llpauc.recommend.lists import ListRequest, write_recommendations
 from tests.datasets import random_split
 from pathlib import Path
 
@@ -40,7 +40,7 @@ for model, loss in (("mf", "llpauc"), ("lightgcn", "bpr"), ("itemsum", "bce")):
     one = Recommender(model=model, loss=loss, epochs=3, dimensions=6, batch_size=32, negatives=5)
     one.fit(events)
     one.save(folder / model)
-    write_recommendations(one.fitted, folder / f"{model}.csv", Wanted(5))
+    write_recommendations(one.fitted, folder / f"{model}.csv", ListRequest(5))
 for model in ("popularity", "itemknn", "ease"):
     Recommender(model=model).fit(events).save(folder / model)
 for path in sorted(folder.rglob("*")):
@@ -141,7 +141,7 @@ def test_hostile_ids_from_a_file_through_a_run_to_a_list(tmp_path):
         writer.writerows([("user", "item"), *((one, one) for one in HOSTILE)])
     made = Recommender(model="popularity").fit(read_interactions(path).interactions)
     loaded = Recommender.load(made.save(tmp_path / "run"))
-    write_recommendations(loaded.fitted, lists, Wanted(len(HOSTILE)))
+    write_recommendations(loaded.fitted, lists, ListRequest(len(HOSTILE)))
     with lists.open(newline="", encoding="utf-8") as file:
         rows = {(row["user"], row["item"]) for row in csv.DictReader(file)}
     assert rows == {(a, b) for a in HOSTILE for b in HOSTILE if a != b}

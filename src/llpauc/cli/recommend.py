@@ -13,7 +13,7 @@ from llpauc.options import Count, Positive
 if TYPE_CHECKING:
     from llpauc.data.interactions import IdMap
     from llpauc.recommend.fitted import Fitted
-    from llpauc.recommend.lists import People, Wanted
+    from llpauc.recommend.lists import ListRequest, ListUsers
 
 _ROWS_ON_SCREEN = 100
 
@@ -54,8 +54,8 @@ def recommend(
     """
     from llpauc.errors import InputError
     from llpauc.recommend import Recommender
-    from llpauc.recommend.list_files import kind_of
-    from llpauc.recommend.lists import People, Wanted, hide
+    from llpauc.recommend.list_files import list_format
+    from llpauc.recommend.lists import ListRequest, ListUsers, hidden_items
 
     if users is not None and items is not None:
         raise InputError("--users are known people, --items make somebody new; give one of them")
@@ -69,42 +69,49 @@ def recommend(
     }
     check_file(out)
     if out is not None:
-        kind_of(out)
+        list_format(out)
     check_room(run)
     fitted = Recommender.load(run).require_fitted()
     given = _one_id_with_commas(fitted.user_ids, users, given)
     has = _one_id_with_commas(fitted.item_ids, items, has)
     rows = {option: _known_items(fitted, option, ids) for option, ids in chosen.items()}
-    hidden = hide(len(fitted.item_ids), rows["--allow"], rows["--deny"])
-    wanted = Wanted(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb)
+    hidden = hidden_items(len(fitted.item_ids), rows["--allow"], rows["--deny"])
+    request = ListRequest(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb)
     if has is not None:
         history = fitted.history_of_rows(_known_items(fitted, "--items", has))
-        ranked = fitted.rank_histories(history, wanted.k, not seen, hidden)
+        ranked = fitted.rank_histories(history, request.k, not seen, hidden)
         _show(fitted, ["new"], *ranked, out, json)
         return
-    people = People.all_of(fitted) if given is None else People.given(fitted, given)
-    if people.unknown:
-        log.info(f"unknown users: {people.unknown:,}; they get what a user without history gets")
+    list_users = ListUsers.all_of(fitted) if given is None else ListUsers.given(fitted, given)
+    if list_users.n_unknown:
+        log.info(
+            f"unknown users: {list_users.n_unknown:,}; they get what a user without history gets"
+        )
     if out is not None:
-        _write(fitted, people, wanted, run, out, approximate, json)
+        _write(fitted, list_users, request, run, out, approximate, json)
         return
     if given is None and not json:
-        some = max(1, _ROWS_ON_SCREEN // wanted.k)
-        people = People(people.rows[:some], people.ids)
-    ranker = _ranker(fitted, wanted) if approximate else None
-    with progress("ranking", len(people.rows)) as advance:
+        some = max(1, _ROWS_ON_SCREEN // request.k)
+        list_users = ListUsers(list_users.indices[:some], list_users.ids)
+    ranker = _ranker(fitted, request) if approximate else None
+    with progress("ranking", len(list_users.indices)) as advance:
         if ranker is not None:
-            ranked = ranker(people.rows)
+            ranked = ranker(list_users.indices)
         else:
             ranked = fitted.rank_rows(
-                people.rows, wanted.k, not seen, hidden, memory_mb=memory_mb, progress=advance
+                list_users.indices,
+                request.k,
+                not seen,
+                hidden,
+                memory_mb=memory_mb,
+                progress=advance,
             )
-    _show(fitted, people.ids.ids(range(len(people.rows))).tolist(), *ranked, None, json)
+    _show(fitted, list_users.ids.ids(range(len(list_users.indices))).tolist(), *ranked, None, json)
     if ranker is not None:
         _recall(ranker)
-    if given is None and len(people.rows) < len(fitted.user_ids):
+    if given is None and len(list_users.indices) < len(fitted.user_ids):
         log.info(
-            f"the first {len(people.rows):,} of {len(fitted.user_ids):,} users;"
+            f"the first {len(list_users.indices):,} of {len(fitted.user_ids):,} users;"
             " --out FILE or --json gives all, --users ID,ID some"
         )
 
@@ -113,10 +120,10 @@ def _show(
     fitted: Fitted, users: Any, ranked: Any, scores: Any, out: str | None, json: bool
 ) -> None:
     """Lists that fit into memory, on the screen or in a file."""
-    from llpauc.recommend.lists import ListRows, write_lists
+    from llpauc.recommend.lists import Recommendations, write_lists
     from llpauc.recommend.recommender import outside
 
-    lists = ListRows(users, outside(fitted.item_ids, ranked), scores)
+    lists = Recommendations(users, outside(fitted.item_ids, ranked), scores)
     if out is not None:
         write_lists(lists, out)
         log.info(f"wrote {lists.count:,} recommendations for {len(users):,} users to {out}")
@@ -125,14 +132,13 @@ def _show(
     elif json:
         print_json(lists.as_dicts())
     else:
-        found = [[user, item, rank, score] for user, rank, item, score in lists.head(lists.count)]
-        show_table("Recommendations", ["user", "item", "rank", "score"], found, left=2)
+        show_table("Recommendations", ["user", "item", "rank", "score"], lists.rows(), left=2)
 
 
 def _write(
     fitted: Fitted,
-    people: People,
-    wanted: Wanted,
+    list_users: ListUsers,
+    request: ListRequest,
     run: str,
     out: str,
     approximate: bool,
@@ -143,18 +149,18 @@ def _write(
 
     from llpauc.recommend.lists import write_recommendations
 
-    ranker = _ranker(fitted, wanted) if approximate else None
+    ranker = _ranker(fitted, request) if approximate else None
     tag = "-".join(Path(run).resolve().name.split()) or "llpauc"
     begun = time.perf_counter()
-    with progress("ranking", len(people.rows)) as advance:
+    with progress("ranking", len(list_users.indices)) as advance:
         written = write_recommendations(
-            fitted, out, wanted, people, ranker=ranker, tag=tag, progress=advance
+            fitted, out, request, list_users, ranker=ranker, tag=tag, progress=advance
         )
     seconds = max(time.perf_counter() - begun, 1e-9)
     log.info(f"wrote {written.rows:,} recommendations for {written.users:,} users to {out}")
     log.info(
         f"{written.users / seconds:,.0f} users a second, in blocks of {written.block:,};"
-        f" at most {wanted.memory_mb:g} MB beside the model"
+        f" at most {request.memory_mb:g} MB beside the model"
     )
     if written.empty:
         log.info(
@@ -170,19 +176,21 @@ def _write(
         print_json(told)
 
 
-def _ranker(fitted: Fitted, wanted: Wanted) -> Any:
+def _ranker(fitted: Fitted, request: ListRequest) -> Any:
     from llpauc.recommend.approximate import ApproximateRanker
 
     with progress("making the index"):
-        ranker = ApproximateRanker(fitted, wanted)
-    log.info(f"approximate: {ranker.looked_at:,} of {ranker.cells:,} cells of items looked at")
+        ranker = ApproximateRanker(fitted, request)
+    log.info(
+        f"approximate: {ranker.searched_cells:,} of {ranker.cells:,} cells of items are searched"
+    )
     return ranker
 
 
 def _recall(ranker: Any) -> float:
-    share, users = ranker.measured_recall()
-    log.info(f"approximate: {share:.1%} of the exact lists found, for a sample of {users:,} users")
-    return float(share)
+    recall, users = ranker.measured_recall()
+    log.info(f"approximate: {recall:.1%} of the exact lists found, for a sample of {users:,} users")
+    return float(recall)
 
 
 def _known_items(fitted: Fitted, option: str, ids: list[Any] | None) -> Any:

@@ -1,11 +1,10 @@
-"""Lists from an inverted file of faiss: some of the items are looked at, not all.
+"""Approximate lists from an inverted file index of faiss.
 
-For catalogues where looking at all takes too long, and for models of vectors alone. The items are
-put into cells; a user is compared with the items of the cells nearest to their vector. How many
-cells: as few as find the wanted share of the exact lists for a sample of users. The share that is
-told at the end is measured on other users.
+The items are assigned to cells, and a user is compared with the items of the cells nearest to the
+user's vector. The number of cells is the smallest one that finds the requested fraction of the
+exact lists of a sample of users. The fraction that is reported is measured on other users.
 
-Needs `pip install 'llpauc[faiss]'`.
+For models with vectors and more than half a million items. Needs `pip install 'llpauc[faiss]'`.
 """
 
 from __future__ import annotations
@@ -20,150 +19,154 @@ from llpauc.data.interactions import Indices, pair_codes
 from llpauc.errors import InputError, check_fraction
 from llpauc.evaluation.scorer import FactorScorer, Scores
 from llpauc.recommend.fitted import Fitted
-from llpauc.recommend.lists import UserRows, Wanted
+from llpauc.recommend.lists import ListRequest, UserIndices
 
 RECALL = 0.95
-_SAMPLE = 200  # users of whom the exact lists are made, once to choose and once to measure
-_FOUND_BYTES = 16 << 20  # what a search may answer at once
-_ITEMS_A_CELL = 40  # that train its centre; faiss warns below 39
+_SAMPLE = 200  # users whose exact lists are computed, to choose and again to measure
+_SEARCH_BYTES = 16 << 20  # of the result of one search
+_ITEMS_PER_CELL = 40  # used to train the cells; faiss warns below 39
+
+Positions = npt.NDArray[np.int64]
 
 
 class ApproximateRanker:
-    """ProcessGroup blocks of users as `Fitted.rank_rows` does, nearly.
+    """Ranks a block of users approximately; a `Ranker` for `write_recommendations`.
 
-    Lists are ordered like exact ones, by score and then by item row. Nobody's list is shorter than
-    an exact one: where the cells looked at hold too few items, the user is ranked exactly.
+    Lists are ordered like exact ones, by score and then by item index. No list is shorter than the
+    exact one: a user for whom the searched cells hold too few items is ranked exactly.
 
     Args:
-        fitted: a model of vectors.
-        wanted: what the lists may hold.
-        recall: share of the exact lists that is to be found for the sample.
+        fitted: a model with vectors.
+        request: what the lists may hold.
+        recall: fraction of the exact lists to find for the sample, in (0, 1].
         seed: of the sample and of the cells.
+
+    Attributes:
+        cells: number of cells.
+        searched_cells: number of cells that are searched for each user.
     """
 
     def __init__(
-        self, fitted: Fitted, wanted: Wanted, *, recall: float = RECALL, seed: int = 0
+        self, fitted: Fitted, request: ListRequest, *, recall: float = RECALL, seed: int = 0
     ) -> None:
         faiss = _faiss()
         check_fraction("recall", recall)
         if not isinstance(fitted.scorer, FactorScorer):
             raise InputError(
-                "approximate lists need a model of vectors (mf, lightgcn, itemsum);"
+                "approximate lists need a model with vectors (mf, lightgcn, itemsum);"
                 " leave --approximate out"
             )
-        self._fitted, self._wanted, self._scorer = fitted, wanted, fitted.scorer
-        n_items = len(fitted.item_ids)
-        self._is_shown = np.ones(n_items, bool)
-        if wanted.hidden is not None:
-            self._is_shown[wanted.hidden] = False
-        shown = np.flatnonzero(self._is_shown)
-        self._shown = shown.astype(np.int32)
-        self._k = min(wanted.k, n_items)
-        rng = np.random.default_rng(seed)
-        vectors = np.ascontiguousarray(fitted.scorer.item_vectors[shown])
-        self.cells = int(np.clip(4 * len(shown) ** 0.5, 1, max(len(shown) // 39, 1)))
-        quantizer = faiss.IndexFlatIP(vectors.shape[1])
+        self._fitted, self._request, self._scorer = fitted, request, fitted.scorer
+        self._k = min(request.k, len(fitted.item_ids))
+        self._is_shown = np.ones(len(fitted.item_ids), bool)
+        if request.hidden is not None:
+            self._is_shown[request.hidden] = False
+        self._shown = np.flatnonzero(self._is_shown).astype(np.int32)
+        # Train the cells on a sample of the items, then add all items.
+        rng, n_shown = np.random.default_rng(seed), len(self._shown)
+        vectors = np.ascontiguousarray(fitted.scorer.item_vectors[self._shown])
+        width = vectors.shape[1]
+        self.cells = int(np.clip(4 * n_shown**0.5, 1, max(n_shown // 39, 1)))
         self._index = faiss.IndexIVFFlat(
-            quantizer, vectors.shape[1], self.cells, faiss.METRIC_INNER_PRODUCT
+            faiss.IndexFlatIP(width), width, self.cells, faiss.METRIC_INNER_PRODUCT
         )
         self._index.cp.seed = seed + 1
-        some = rng.permutation(len(shown))[: _ITEMS_A_CELL * self.cells]
-        self._index.train(vectors[np.sort(some)])
+        sample = rng.permutation(n_shown)[: _ITEMS_PER_CELL * self.cells]
+        self._index.train(vectors[np.sort(sample)])
         self._index.add(vectors)
-        people = rng.permutation(len(fitted.user_ids))[: 2 * _SAMPLE].astype(np.int64)
-        half = max(len(people) // 2, 1)
-        self._judges = people[half:] if len(people) > 1 else people
-        self.looked_at = self._choose_cells(people[:half], recall)
+        # Half of the sampled users choose the number of cells, the others measure the recall.
+        users = rng.permutation(len(fitted.user_ids))[: 2 * _SAMPLE].astype(np.int64)
+        half = max(len(users) // 2, 1)
+        self._measured_users = users[half:] if len(users) > 1 else users
+        self.searched_cells = self._choose_cells(users[:half], recall)
 
-    def _choose_cells(self, people: UserRows, recall: float) -> int:
-        """The least number of cells, of 1, 2, 4, ... and all, that finds enough."""
-        exact = self._exact(people)[0]
-        looked_at = 1
-        while looked_at < self.cells:
-            self._index.nprobe = looked_at
-            if _share_found(exact, self(people)[0]) >= recall:
-                return looked_at
-            looked_at *= 2
+    def _choose_cells(self, users: UserIndices, recall: float) -> int:
+        """The smallest number of 1, 2, 4, ... and all cells that reaches the recall."""
+        exact = self._rank_exactly(users)[0]
+        searched = 1
+        while searched < self.cells:
+            self._index.nprobe = searched
+            if _recall(exact, self(users)[0]) >= recall:
+                return searched
+            searched *= 2
         self._index.nprobe = self.cells
         return self.cells
 
-    def __call__(self, rows: UserRows) -> tuple[Indices, Scores]:
-        items = np.full((len(rows), self._k), -1, np.int32)
-        scores = np.full((len(rows), self._k), -np.inf, np.float32)
-        exact = rows < 0
-        known = np.flatnonzero(~exact)
-        for some, need in self._searches(rows, known):
-            found, lengths = self._search(rows[some], need, items, scores, some)
-            exact[some] = lengths < found
-        if exact.any():
-            items[exact], scores[exact] = self._exact(rows[exact])
+    def __call__(self, users: UserIndices) -> tuple[Indices, Scores]:
+        items = np.full((len(users), self._k), -1, np.int32)
+        scores = np.full((len(users), self._k), -np.inf, np.float32)
+        needs_exact = users < 0
+        for positions, n_candidates in self._searches(users, np.flatnonzero(~needs_exact)):
+            needs_exact[positions] = self._search(users, n_candidates, items, scores, positions)
+        if needs_exact.any():
+            items[needs_exact], scores[needs_exact] = self._rank_exactly(users[needs_exact])
         return items, scores
 
     def measured_recall(self) -> tuple[float, int]:
-        """Share of the exact lists that is found, and for how many users it was measured."""
-        exact, found = self._exact(self._judges)[0], self(self._judges)[0]
-        return _share_found(exact, found), len(self._judges)
+        """Fraction of the exact lists that is found, and the number of users it is measured on."""
+        users = self._measured_users
+        return _recall(self._rank_exactly(users)[0], self(users)[0]), len(users)
 
-    def _exact(self, rows: UserRows) -> tuple[Indices, Scores]:
-        wanted = self._wanted
+    def _rank_exactly(self, users: UserIndices) -> tuple[Indices, Scores]:
+        request = self._request
         return self._fitted.rank_rows(
-            rows, self._k, wanted.exclude_seen, wanted.hidden, memory_mb=wanted.memory_mb
+            users, self._k, request.exclude_seen, request.hidden, memory_mb=request.memory_mb
         )
 
-    def _searches(
-        self, rows: UserRows, known: npt.NDArray[np.int64]
-    ) -> Iterator[tuple[npt.NDArray[np.int64], int]]:
-        """Places of users who are searched for together, and how many items each needs.
+    def _searches(self, users: UserIndices, known: Positions) -> Iterator[tuple[Positions, int]]:
+        """Positions of users that are searched together, and the number of candidates for each.
 
-        k and as many as the user has may be found before k new ones are. Those with long histories
-        go apart, or everybody would be asked for as many items as they.
+        Up to as many candidates as the user's history is long may be seen items. Users with long
+        histories are searched apart from the others, who need fewer candidates.
         """
         starts = self._fitted.histories.indptr
-        had = (starts[rows[known] + 1] - starts[rows[known]]) * self._wanted.exclude_seen
-        need = np.minimum(self._k + had, len(self._shown))
-        need = np.minimum(2 ** np.ceil(np.log2(need)).astype(np.int64), len(self._shown))
-        for size in np.unique(need):
-            group = known[need == size]
-            step = max(1, _FOUND_BYTES // (12 * int(size)))
+        n_seen = (starts[users[known] + 1] - starts[users[known]]) * self._request.exclude_seen
+        needed = np.minimum(self._k + n_seen, len(self._shown))
+        needed = np.minimum(2 ** np.ceil(np.log2(needed)).astype(np.int64), len(self._shown))
+        for size in np.unique(needed):
+            group = known[needed == size]
+            step = max(1, _SEARCH_BYTES // (12 * int(size)))
             for start in range(0, len(group), step):
                 yield group[start : start + step], int(size)
 
     def _search(
         self,
-        rows: UserRows,
-        need: int,
+        users: UserIndices,
+        n_candidates: int,
         items: Indices,
         scores: Scores,
-        into: npt.NDArray[np.int64],
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Fill the rows `into`; how many items each list could have, and how many it has."""
-        values, places = self._index.search(self._scorer.user_vectors[rows], need)
-        found = np.where(places >= 0, self._shown[places], -1)
-        free = places >= 0
-        left = np.full(len(rows), len(self._shown))
-        if self._wanted.exclude_seen:
-            seen = self._fitted.histories[rows]
-            whose = np.repeat(np.arange(len(rows)), np.diff(seen.indptr))
-            n_items = len(self._fitted.item_ids)
-            asked = pair_codes(np.arange(len(rows))[:, None], found, n_items)
-            free &= ~np.isin(asked, pair_codes(whose, seen.indices, n_items))
-            left -= np.bincount(whose, self._is_shown[seen.indices], len(rows)).astype(np.int64)
-        values = np.where(free, values, -np.inf)
-        found = np.where(free, found, len(self._fitted.item_ids))
-        order = np.lexsort((found, -values), axis=1)[:, : self._k]
-        wide = order.shape[1]
-        best = np.take_along_axis(values, order, axis=1)
-        chosen = np.take_along_axis(found, order, axis=1)
-        items[into, :wide] = np.where(np.isfinite(best), chosen, -1)
-        scores[into, :wide] = best
-        return np.minimum(left, self._k), np.minimum(free.sum(axis=1), self._k)
+        positions: Positions,
+    ) -> npt.NDArray[np.bool_]:
+        """Fill the lists at `positions`; True for lists that are shorter than they could be."""
+        users, n_items = users[positions], len(self._fitted.item_ids)
+        values, found = self._index.search(self._scorer.user_vectors[users], n_candidates)
+        allowed = found >= 0
+        candidates = np.where(allowed, self._shown[found], -1)
+        n_left = np.full(len(users), len(self._shown))
+        # Leave out seen items.
+        if self._request.exclude_seen:
+            seen = self._fitted.histories[users]
+            row = np.repeat(np.arange(len(users)), np.diff(seen.indptr))
+            codes = pair_codes(np.arange(len(users))[:, None], candidates, n_items)
+            allowed &= ~np.isin(codes, pair_codes(row, seen.indices, n_items))
+            n_left -= np.bincount(row, self._is_shown[seen.indices], len(users)).astype(np.int64)
+        # Sort by score, then by item index.
+        values = np.where(allowed, values, -np.inf)
+        candidates = np.where(allowed, candidates, n_items)
+        order = np.lexsort((candidates, -values), axis=1)[:, : self._k]
+        best, width = np.take_along_axis(values, order, axis=1), order.shape[1]
+        chosen = np.take_along_axis(candidates, order, axis=1)
+        items[positions, :width] = np.where(np.isfinite(best), chosen, -1)
+        scores[positions, :width] = best
+        too_short: npt.NDArray[np.bool_] = allowed.sum(axis=1) < np.minimum(n_left, self._k)
+        return too_short
 
 
-def _share_found(exact: Indices, found: Indices) -> float:
-    """Of the items in the exact lists, those in the others."""
-    there = exact >= 0
-    hits = sum(np.isin(own[own >= 0], other).sum() for own, other in zip(exact, found, strict=True))
-    return float(hits / max(there.sum(), 1))
+def _recall(exact: Indices, approximate: Indices) -> float:
+    """The fraction of the items in the exact lists that are in the approximate ones."""
+    pairs = zip(exact, approximate, strict=True)
+    hits = sum(np.isin(one[one >= 0], other).sum() for one, other in pairs)
+    return float(hits / max((exact >= 0).sum(), 1))
 
 
 def _faiss() -> Any:

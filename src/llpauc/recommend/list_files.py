@@ -1,19 +1,19 @@
-"""Kinds of files that hold recommendation lists, written table after table.
+"""File formats of recommendation lists, written table after table.
 
-Every table has the columns user, item, rank, score, and whole lists; only JSON lines keep a list
-together on one line.
+Every table has the columns user, item, rank and score, and holds whole lists. JSON lines have one
+line per user; the other formats have one line or row per recommendation.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,51 +25,62 @@ from llpauc.errors import InputError, listing
 from llpauc.storage.atomic import atomic_write
 
 Write = Callable[[pa.Table], None]
+Lines = Iterable[bytes | memoryview]
+# Everything that a reader of TREC runs takes for the end of a field.
+_SPACE = r"[\s\x0b\x1c-\x1f\x{85}\p{Z}]"
 
 
 @contextmanager
-def open_lists(
-    path: str | Path, tag: str = "llpauc", check: Sequence[IdMap] = ()
+def open_list_file(
+    path: str | Path, tag: str = "llpauc", expected_ids: Sequence[IdMap] = ()
 ) -> Iterator[Write]:
-    """A function that takes table after table of (user, item, rank, score), at least one.
+    """Yield a function that writes a table of (user, item, rank, score); call it at least once.
 
-    The file has another name until the block ends well. A folder that is not there is made.
+    The file is written under a temporary name and renamed when the block ends without an
+    exception. Its folder is created if it does not exist.
 
     Args:
-        path: its ending says what is written, see `KINDS`.
+        path: its suffix is the format, see `LIST_FORMATS`.
         tag: last field of a TREC run.
-        check: ids that will come; those that the kind of file cannot hold are refused at once.
+        expected_ids: ids that will be written; ids that the format cannot store are refused at
+            once.
     """
-    target, kind, packed = Path(path), *kind_of(path)
-    if kind == ".trec":
-        for ids in (*check, IdMap.of([tag])):
+    path, suffix = Path(path), list_format(path)
+    if suffix == ".trec":
+        for ids in (*expected_ids, IdMap.of([tag])):
             _check_no_space(ids.text)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(target) as temporary, KINDS[kind](temporary, packed, tag) as write:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    compressed = path.suffix.lower() == ".gz"
+    with (
+        atomic_write(path) as temporary,
+        LIST_FORMATS[suffix](temporary, compressed, tag) as write,
+    ):
         yield write
 
 
-def kind_of(path: str | Path) -> tuple[str, bool]:
-    """The ending that says how lists are written, and whether they are packed by gzip."""
+def list_format(path: str | Path) -> str:
+    """The suffix that is the format of a file of lists, without .gz.
+
+    >>> list_format("lists.csv.gz")
+    '.csv'
+    """
     name = Path(path).name.lower()
-    packed = name.endswith(".gz")
-    kind = Path(name.removesuffix(".gz")).suffix
-    if kind not in KINDS or (packed and kind == ".parquet"):  # which packs by itself
+    suffix = Path(name.removesuffix(".gz")).suffix
+    if suffix not in LIST_FORMATS or name.endswith(".parquet.gz"):
         raise InputError(
-            f"{path}: unknown kind of file {Path(path).suffix!r};"
-            f" choose one of: {listing(KINDS)}; text may end in .gz too"
+            f"{path}: unknown format {Path(path).suffix!r}; choose one of: {listing(LIST_FORMATS)};"
+            " text formats may end in .gz too"
         )
-    return kind, packed
+    return suffix
 
 
 @contextmanager
-def _parquet(path: Path, packed: bool, tag: str) -> Iterator[Write]:
+def _parquet(path: Path, compressed: bool, tag: str) -> Iterator[Write]:
     writer: pq.ParquetWriter | None = None
 
     def write(table: pa.Table) -> None:
         nonlocal writer
-        if writer is None:
-            writer = pq.ParquetWriter(path, table.schema)
+        writer = writer or pq.ParquetWriter(path, table.schema)
         writer.write_table(table)
 
     try:
@@ -80,101 +91,90 @@ def _parquet(path: Path, packed: bool, tag: str) -> Iterator[Write]:
 
 
 @contextmanager
-def _delimited(path: Path, packed: bool, tag: str, *, delimiter: str) -> Iterator[Write]:
-    with _open(path, packed) as file:
-        file.write(delimiter.join(("user", "item", "rank", "score")).encode() + b"\n")
-
-        def write(table: pa.Table) -> None:
-            cells = [_quoted(column, delimiter) for column in table.columns]
-            _write_lines(file, cells, delimiter)
-
-        yield write
-
-
-@contextmanager
-def _trec(path: Path, packed: bool, tag: str) -> Iterator[Write]:
-    with _open(path, packed) as file:
-
-        def write(table: pa.Table) -> None:
-            user, item, rank, score = (c.cast(pa.large_string()) for c in table.columns)
-            _check_no_space(user)
-            _check_no_space(item)
-            fixed = [pa.scalar(word, pa.large_string()) for word in ("Q0", tag)]
-            _write_lines(file, [user, fixed[0], item, rank, score, fixed[1]], " ")
-
-        yield write
+def _text(
+    path: Path,
+    compressed: bool,
+    tag: str,
+    *,
+    encode: Callable[[pa.Table, str], Lines],
+    header: bytes = b"",
+) -> Iterator[Write]:
+    with path.open("wb") as file:
+        # Without name and time in the gzip header, so that equal lists give equal bytes.
+        gzipped = gzip.GzipFile("", "wb", 6, file, mtime=0) if compressed else nullcontext(file)
+        with gzipped as output:
+            output.write(header)
+            yield lambda table: output.writelines(encode(table, tag))
 
 
-@contextmanager
-def _json_lines(path: Path, packed: bool, tag: str) -> Iterator[Write]:
-    """A line a user, as `--json` has them; somebody without a recommendation has no line."""
-    with _open(path, packed) as file:
-
-        def write(table: pa.Table) -> None:
-            users, items, scores = (table[c].to_pylist() for c in ("user", "item", "score"))
-            starts = [*np.flatnonzero(np.asarray(table["rank"]) == 1).tolist(), len(users)]
-            for start, stop in pairwise(starts):
-                pairs = zip(items[start:stop], scores[start:stop], strict=True)
-                line = {"user": users[start], "items": [{"item": i, "score": s} for i, s in pairs]}
-                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-
-        yield write
+def _delimited_lines(table: pa.Table, tag: str, *, delimiter: str) -> Lines:
+    return _join_lines([_quoted(column, delimiter) for column in table.columns], delimiter)
 
 
-KINDS: dict[str, Callable[[Path, bool, str], AbstractContextManager[Write]]] = {
-    ".tsv": partial(_delimited, delimiter="\t"),
-    ".csv": partial(_delimited, delimiter=","),
+def _trec_lines(table: pa.Table, tag: str) -> Lines:
+    user, item, rank, score = (column.cast(pa.large_string()) for column in table.columns)
+    _check_no_space(user)
+    _check_no_space(item)
+    return _join_lines([user, _text_scalar("Q0"), item, rank, score, _text_scalar(tag)], " ")
+
+
+def _json_lines(table: pa.Table, tag: str) -> Lines:
+    """One line per user; users without a recommendation have none."""
+    users, items, scores = (table[name].to_pylist() for name in ("user", "item", "score"))
+    starts = [*np.flatnonzero(np.asarray(table["rank"]) == 1).tolist(), len(users)]
+    for start, stop in pairwise(starts):
+        pairs = zip(items[start:stop], scores[start:stop], strict=True)
+        line = {"user": users[start], "items": [{"item": i, "score": s} for i, s in pairs]}
+        yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
+LIST_FORMATS: dict[str, Callable[[Path, bool, str], AbstractContextManager[Write]]] = {
+    ".tsv": partial(
+        _text,
+        encode=partial(_delimited_lines, delimiter="\t"),
+        header=b"user\titem\trank\tscore\n",
+    ),
+    ".csv": partial(
+        _text, encode=partial(_delimited_lines, delimiter=","), header=b"user,item,rank,score\n"
+    ),
     ".parquet": _parquet,
-    ".jsonl": _json_lines,
-    ".trec": _trec,
+    ".jsonl": partial(_text, encode=_json_lines),
+    ".trec": partial(_text, encode=_trec_lines),
 }
 
 
-@contextmanager
-def _open(path: Path, packed: bool) -> Iterator[IO[bytes]]:
-    with path.open("wb") as file:
-        if not packed:
-            yield file
-            return
-        # Neither name nor time: the same lists are the same bytes.
-        with gzip.GzipFile("", "wb", 6, file, mtime=0) as zipped:
-            yield zipped  # type: ignore[misc]  # an IO[bytes] in all but name
-
-
 def _quoted(column: pa.ChunkedArray, delimiter: str) -> pa.ChunkedArray:
-    """As text, in quotes where a value needs them and nowhere else."""
-    numbers = not pa.types.is_large_string(column.type)
+    """The column as text; only values that need quotes are quoted."""
     text = column.cast(pa.large_string())
-    if numbers:
+    if not pa.types.is_large_string(column.type):
         return text
-    odd = pc.match_substring_regex(text, f'[{delimiter}"\r\n]|^\\s|\\s$')
-    if not pc.any(odd).as_py():
+    needs_quotes = pc.match_substring_regex(text, f'[{delimiter}"\r\n]|^\\s|\\s$')
+    if not pc.any(needs_quotes).as_py():
         return text
-    quote = pa.scalar('"', pa.large_string())
-    doubled = pc.replace_substring(text, '"', '""')
-    empty = pa.scalar("", pa.large_string())
-    return pc.if_else(odd, pc.binary_join_element_wise(quote, doubled, quote, empty), text)
+    quote, doubled = _text_scalar('"'), pc.replace_substring(text, '"', '""')
+    quoted = pc.binary_join_element_wise(quote, doubled, quote, _text_scalar(""))
+    return pc.if_else(needs_quotes, quoted, text)
 
 
-def _write_lines(file: IO[bytes], cells: Sequence[Any], delimiter: str) -> None:
+def _join_lines(cells: Sequence[Any], delimiter: str) -> Lines:
+    """The cells joined to lines, as the memory that Arrow holds them in."""
     *first, last = cells
-    end, between, nothing = (pa.scalar(s, pa.large_string()) for s in ("\n", delimiter, ""))
-    last = pc.binary_join_element_wise(last, end, nothing)
-    lines = pc.binary_join_element_wise(*first, last, between)
+    last = pc.binary_join_element_wise(last, _text_scalar("\n"), _text_scalar(""))
+    lines = pc.binary_join_element_wise(*first, last, _text_scalar(delimiter))
     for chunk in lines.chunks if isinstance(lines, pa.ChunkedArray) else [lines]:
         if len(chunk):
             ends = np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset :][: len(chunk) + 1]
-            file.write(memoryview(chunk.buffers()[2])[ends[0] : ends[-1]])
+            yield memoryview(chunk.buffers()[2])[ends[0] : ends[-1]]
 
 
-# All that any reader of runs takes for the end of a field: Python's, trec_eval's, Unicode's.
-_SPACE = r"[\s\x0b\x1c-\x1f\x{85}\p{Z}]"
+def _text_scalar(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
 
 
 def _check_no_space(ids: pa.Array | pa.ChunkedArray) -> None:
-    spaced = ids.filter(pc.match_substring_regex(ids, _SPACE))
-    if len(spaced):
+    with_space = ids.filter(pc.match_substring_regex(ids, _SPACE))
+    if len(with_space):
         raise InputError(
-            f"a TREC run has no room for an id with a space in it, such as"
-            f" {spaced[0].as_py()[:80]!r}; choose another kind of file"
+            f"a TREC run cannot store an id with a space, such as"
+            f" {with_space[0].as_py()[:80]!r}; choose another format"
         )

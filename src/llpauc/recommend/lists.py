@@ -1,7 +1,7 @@
-"""Recommendation lists as rows of (user, item, rank, score), for files and screens.
+"""Recommendation lists as tables of (user, item, rank, score).
 
 `write_recommendations` ranks and writes in blocks of users, so that a million lists take no more
-memory than a block of them. `write_lists` writes lists that are there already.
+memory than one block. `write_lists` writes lists that are in memory.
 """
 
 from __future__ import annotations
@@ -22,27 +22,24 @@ from llpauc.errors import InputError, check_at_least
 from llpauc.evaluation.ranking import THREAD_BYTES, address_room, tile_bytes
 from llpauc.evaluation.scorer import Scores
 from llpauc.recommend.fitted import Fitted
-from llpauc.recommend.list_files import open_lists
+from llpauc.recommend.list_files import open_list_file
 
-UserRows = npt.NDArray[np.int64]
-Ranker = Callable[[UserRows], tuple[Indices, Scores]]
+UserIndices = npt.NDArray[np.int64]
+Ranker = Callable[[UserIndices], tuple[Indices, Scores]]
 
-_MOST_LIST_BYTES = 64 << 20
-_WRITER_BYTES = 8 << 20  # pages of a Parquet file, and what Arrow's pool keeps in hand
 MEMORY_MB = 1024.0
-
-
-# --- lists that are there ------------------------------------------------------------------------
+_MAX_LIST_BYTES = 64 << 20
+_WRITER_BYTES = 8 << 20  # pages of a Parquet file, and memory that Arrow's pool holds
 
 
 @dataclass(frozen=True)
-class ListRows:
-    """Lists of equal length, best first; an item of None is no recommendation.
+class Recommendations:
+    """Lists of equal length in memory, best first; places without a recommendation are None.
 
     Args:
-        users: outside ids, n of them.
-        items: (n, k) outside ids.
-        scores: (n, k).
+        users: n user ids.
+        items: (n, k) item ids.
+        scores: (n, k), -inf where there is no recommendation.
     """
 
     users: Sequence[Any]
@@ -50,26 +47,31 @@ class ListRows:
     scores: npt.NDArray[np.float32]
 
     @cached_property
-    def _there(self) -> npt.NDArray[np.bool_]:
+    def _is_filled(self) -> npt.NDArray[np.bool_]:
         return np.isfinite(self.scores)
 
     @property
     def count(self) -> int:
-        return int(self._there.sum())
+        """The number of recommendations."""
+        return int(self._is_filled.sum())
 
     def table(self) -> pa.Table:
-        """Columns user, item, rank, score; ids in the type they came in."""
-        items = _id_column(self.items[self._there])
-        return _table(_id_column(self.users), items, self._there, self.scores)
+        """Columns user, item, rank, score; ids in their original type."""
+        users, items = (
+            IdMap(*as_id_text(ids)) for ids in (self.users, self.items[self._is_filled])
+        )
+        return _table(users.arrow(), items.arrow(), self._is_filled, self.scores)
 
-    def head(self, rows: int) -> list[list[Any]]:
-        table = self.table().slice(0, rows)
+    def rows(self) -> list[list[Any]]:
+        """[user, item, rank, score] for a table on the screen."""
         return [
-            [str(r["user"]), r["rank"], str(r["item"]), round(r["score"], 4)]
-            for r in table.to_pylist()
+            [str(row["user"]), str(row["item"]), row["rank"], round(row["score"], 4)]
+            for row in self.table().to_pylist()
         ]
 
     def as_dicts(self) -> list[dict[str, Any]]:
+        """One dict per user, also for users without a recommendation."""
+        lists = zip(self.users, self.items.tolist(), self.scores, strict=True)
         return [
             {
                 "user": user,
@@ -79,81 +81,66 @@ class ListRows:
                     if np.isfinite(score)
                 ],
             }
-            for user, items, scores in zip(
-                self.users, self.items.tolist(), self.scores, strict=True
-            )
+            for user, items, scores in lists
         ]
 
 
-def _id_column(ids: Sequence[Any] | npt.NDArray[Any]) -> pa.Array:
-    """In the type they came in, where Arrow's own guess fails on integers above 2^63."""
-    return IdMap(*as_id_text(ids)).arrow()
+def _table(
+    users: pa.Array, items: pa.Array, is_filled: npt.NDArray[np.bool_], scores: Scores
+) -> pa.Table:
+    """`users` are n ids, `items` one id per True in the (n, k) mask `is_filled`."""
+    user, place = np.nonzero(is_filled)
+    columns = [users.take(pa.array(user)), items, place + 1, scores[is_filled]]
+    return pa.table(columns, names=["user", "item", "rank", "score"])
 
 
-def _table(users: pa.Array, items: pa.Array, there: npt.NDArray[np.bool_], scores: Scores) -> Any:
-    """`users` are n, `items` and the rows of the table as many as are `there`, an (n, k) mask."""
-    people, places = np.nonzero(there)
-    return pa.table(
-        {
-            "user": users.take(pa.array(people)),
-            "item": items,
-            "rank": places + 1,
-            "score": scores[there],
-        }
-    )
-
-
-def write_lists(lists: ListRows, path: str | Path) -> None:
-    """Write to a file whose ending says how (`list_files.KINDS`), by a temporary name."""
-    with open_lists(path) as write:
+def write_lists(lists: Recommendations, path: str | Path) -> None:
+    """Write lists atomically; the suffix is the format (see `LIST_FORMATS`)."""
+    with open_list_file(path) as write:
         write(lists.table())
 
 
-# --- lists that are made on the way ---------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class People:
-    """Whom the lists are for.
+class ListUsers:
+    """The users that get lists.
 
     Args:
-        rows: of the fitted model, -1 for somebody it does not know.
-        ids: their outside ids, one a row of `rows`, in that order.
+        indices: in the fitted model, -1 for users that it does not know.
+        ids: their ids, in the order of `indices`.
     """
 
-    rows: UserRows
+    indices: UserIndices
     ids: IdMap
 
     @staticmethod
-    def all_of(fitted: Fitted) -> People:
-        return People(np.arange(len(fitted.user_ids)), fitted.user_ids)
+    def all_of(fitted: Fitted) -> ListUsers:
+        return ListUsers(np.arange(len(fitted.user_ids)), fitted.user_ids)
 
     @staticmethod
-    def given(fitted: Fitted, ids: Sequence[Any]) -> People:
-        """These, in this order; in the type of the model's ids where all of them fit it."""
+    def given(fitted: Fitted, ids: Sequence[Any]) -> ListUsers:
+        """Users in the given order; ids in the type of the model's ids if all of them fit it."""
         text, _ = as_id_text(ids)
-        asked = IdMap(text, fitted.user_ids.kind)
+        requested = IdMap(text, fitted.user_ids.kind)
         try:
-            fits = asked.arrow().cast(pa.large_string()).equals(text)
-        except pa.ArrowInvalid:  # a model of numbers, asked for a name
+            fits = requested.arrow().cast(pa.large_string()).equals(text)
+        except pa.ArrowInvalid:  # text ids for a model with integer ids
             fits = False
-        return People(fitted.user_ids.indices(text), asked if fits else IdMap(text))
+        return ListUsers(fitted.user_ids.indices(text), requested if fits else IdMap(text))
 
     @property
-    def unknown(self) -> int:
-        return int((self.rows < 0).sum())
+    def n_unknown(self) -> int:
+        return int((self.indices < 0).sum())
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a list may hold, and what making it may cost.
+class ListRequest:
+    """What a list may hold, and how much memory may be used.
 
     Args:
-        k: length of the lists, at least 1; all items where there are fewer.
-        exclude_seen: nobody is recommended what they have.
-        hidden: item rows that nobody is recommended.
-        memory_mb: most memory beside the model: scores under way, a block of lists, its rows as
-            they are written.
+        k: length of the lists, at least 1; at most the number of items is used.
+        exclude_seen: leave out items of the user's history.
+        hidden: indices of items that are not recommended.
+        memory_mb: memory besides the model: scores, a block of lists, and its rows as written.
     """
 
     k: int = 20
@@ -163,14 +150,14 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Written:
-    """Figures of a file of lists.
+class WriteSummary:
+    """Counts of a written file.
 
     Args:
-        users: asked for.
-        empty: of them, those with no item left to recommend.
-        rows: recommendations in all.
-        block: users whose lists were held at once.
+        users: requested.
+        empty: users without any item left to recommend.
+        rows: recommendations.
+        block: users whose lists were in memory at the same time.
     """
 
     users: int
@@ -179,8 +166,14 @@ class Written:
     block: int
 
 
-def hide(n_items: int, allow: npt.ArrayLike | None, deny: npt.ArrayLike | None) -> Indices | None:
-    """Item rows that nobody gets, ascending: all but those allowed, and those denied."""
+def hidden_items(
+    n_items: int, allow: npt.ArrayLike | None, deny: npt.ArrayLike | None
+) -> Indices | None:
+    """Indices of the items that are not recommended, ascending: denied ones and those not allowed.
+
+    >>> hidden_items(5, allow=[1, 2, 3], deny=[2])
+    array([0, 2, 4], dtype=int32)
+    """
     if allow is None and deny is None:
         return None
     shown = np.full(n_items, allow is None)
@@ -193,31 +186,25 @@ def hide(n_items: int, allow: npt.ArrayLike | None, deny: npt.ArrayLike | None) 
     return np.flatnonzero(~shown).astype(np.int32)
 
 
-def users_at_once(fitted: Fitted, people: People, wanted: Wanted) -> tuple[int, float]:
-    """Users in a block, and the MB that are left for scores.
-
-    Args:
-        fitted: the model.
-        people: whom the lists are for.
-        wanted: k and the memory allowed.
-    """
-    k = min(check_at_least("k", wanted.k, 1), len(fitted.item_ids))
-    texts = 8 * 2 + _longest(people.ids) + _longest(fitted.item_ids)
-    # A row is an item, a score, their places, then a row of a table, then a line or a page of it.
-    row = 48 + 3 * (texts + 16)
+def users_per_block(fitted: Fitted, users: ListUsers, request: ListRequest) -> tuple[int, float]:
+    """The number of users whose lists are in memory at the same time, and the MB for scores."""
+    k = min(check_at_least("k", request.k, 1), len(fitted.item_ids))
+    id_bytes = 8 * 2 + _longest(users.ids) + _longest(fitted.item_ids)
+    # An item, a score and their places; then a row of a table; then a line or a page of the file.
+    row = 48 + 3 * (id_bytes + 16)
     history = 16 * fitted.histories.nnz // max(len(fitted.user_ids), 1)
-    one = k * row + (history if wanted.exclude_seen else 0)
+    one = k * row + (history if request.exclude_seen else 0)
     least = tile_bytes(len(fitted.item_ids))
-    memory, remedy = int(wanted.memory_mb * 2**20), "raise memory_mb (--memory-mb)"
-    room = address_room()
-    if room is not None and room - THREAD_BYTES < memory:
-        memory, remedy = max(room - THREAD_BYTES, 0), "raise the limit on memory (ulimit -v)"
+    memory, remedy = int(request.memory_mb * 2**20), "raise memory_mb (--memory-mb)"
+    available = address_room()
+    if available is not None and available - THREAD_BYTES < memory:
+        memory, remedy = max(available - THREAD_BYTES, 0), "raise the limit on memory (ulimit -v)"
     if least + one + _WRITER_BYTES > memory:
         raise InputError(
             f"a list of {k:,} items takes {one:,} bytes, the scores to choose them from {least:,}"
             f" and writing {_WRITER_BYTES:,}, but only {memory:,} are allowed; {remedy}"
         )
-    lists = max(one, min(_MOST_LIST_BYTES, (memory - least - _WRITER_BYTES) // 2))
+    lists = max(one, min(_MAX_LIST_BYTES, (memory - least - _WRITER_BYTES) // 2))
     return lists // one, (memory - lists) / 2**20
 
 
@@ -228,53 +215,51 @@ def _longest(ids: IdMap) -> int:
 def write_recommendations(
     fitted: Fitted,
     path: str | Path,
-    wanted: Wanted,
-    people: People | None = None,
+    request: ListRequest,
+    users: ListUsers | None = None,
     *,
     ranker: Ranker | None = None,
     tag: str = "llpauc",
     progress: Callable[[int], None] | None = None,
-) -> Written:
-    """Rank, and write as it goes; the file is there when all of it is.
+) -> WriteSummary:
+    """Rank users block by block and write their lists atomically.
 
     Args:
         fitted: the model.
-        path: its ending says what is written, see `list_files.KINDS`.
-        wanted: what lists may hold, and the memory.
-        people: all users of the model unless given.
-        ranker: another way to rank a block than the exact one.
+        path: its suffix is the format, see `LIST_FORMATS`.
+        request: what lists may hold, and the memory.
+        users: all users of the model unless given.
+        ranker: ranks a block instead of the exact ranking.
         tag: last field of a TREC run, the name of the method.
         progress: called with the number of users done since the last call.
     """
-    people = People.all_of(fitted) if people is None else people
-    block, score_mb = users_at_once(fitted, people, wanted)
+    users = ListUsers.all_of(fitted) if users is None else users
+    block, score_mb = users_per_block(fitted, users, request)
+    # The exact ranking reports progress by itself, of the users that it knows.
+    reported_here = np.ones(len(users.indices), bool) if ranker is not None else users.indices < 0
     if ranker is None:
         ranker = partial(
-            fitted.rank_rows, k=wanted.k, exclude_seen=wanted.exclude_seen, hidden=wanted.hidden,
-            memory_mb=score_mb, progress=progress,
-        )  # fmt: skip
-        # The ranking tells of the users it knows.
-        told = people.rows < 0
-    else:
-        told = np.ones(len(people.rows), bool)
-    written = empty = 0
-    with open_lists(path, tag, check=(people.ids, _shown(fitted.item_ids, wanted.hidden))) as write:
-        for start in range(0, max(len(people.rows), 1), block):
-            some = slice(start, start + block)
-            items, scores = ranker(people.rows[some])
-            there = items >= 0
-            place = np.arange(start, start + len(items))
-            write(
-                _table(people.ids.arrow(place), fitted.item_ids.arrow(items[there]), there, scores)
-            )
-            written += int(there.sum())
-            empty += int((~there.any(axis=1)).sum())
+            fitted.rank_rows,
+            k=request.k,
+            exclude_seen=request.exclude_seen,
+            hidden=request.hidden,
+            memory_mb=score_mb,
+            progress=progress,
+        )
+    item_ids = fitted.item_ids
+    if request.hidden is not None:
+        shown = np.setdiff1d(np.arange(len(item_ids)), request.hidden)
+        item_ids = IdMap(item_ids.text.take(pa.array(shown)), item_ids.kind)
+    rows = empty = 0
+    with open_list_file(path, tag, expected_ids=(users.ids, item_ids)) as write:
+        for start in range(0, max(len(users.indices), 1), block):
+            in_block = slice(start, start + block)
+            items, scores = ranker(users.indices[in_block])
+            is_filled = items >= 0
+            user_ids = users.ids.arrow(np.arange(start, start + len(items)))
+            write(_table(user_ids, fitted.item_ids.arrow(items[is_filled]), is_filled, scores))
+            rows += int(is_filled.sum())
+            empty += int((~is_filled.any(axis=1)).sum())
             if progress is not None:
-                progress(int(told[some].sum()))
-    return Written(len(people.rows), empty, written, block)
-
-
-def _shown(ids: IdMap, hidden: Indices | None) -> IdMap:
-    if hidden is None:
-        return ids
-    return IdMap(ids.text.take(pa.array(np.setdiff1d(np.arange(len(ids)), hidden))), ids.kind)
+                progress(int(reported_here[in_block].sum()))
+    return WriteSummary(len(users.indices), empty, rows, block)

@@ -21,7 +21,7 @@ from llpauc.data.interactions import Split
 from llpauc.data.splits import hold_out
 from llpauc.errors import InputError, choose
 from llpauc.evaluation.full_ranking import evaluate
-from llpauc.recommend.lists import ListRows, write_lists
+from llpauc.recommend.lists import Recommendations, write_lists
 from llpauc.recommend.recipes import recipe, with_loss
 from llpauc.research.cells import Cell, Result
 from llpauc.research.lab import Lab
@@ -114,7 +114,7 @@ def _write_lists(lab: Lab, data: str, history: str, setting: Setting, folder: Pa
     seen = join(before(split, "test")).matrix
     recommender.fitted = dataclasses.replace(recommender.require_fitted(), histories=seen)
     users = split.test.user_ids.ids(np.unique(split.test.users))
-    lists = ListRows(list(users), *recommender.recommend(users, k=20))
+    lists = Recommendations(list(users), *recommender.recommend(users, k=20))
     write_lists(lists, folder / f"{data}-{history}.tsv")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llpauc.recommend.lists import Wanted, write_recommendations
+from llpauc.recommend.lists import ListRequest, write_recommendations
 from llpauc.report.document import as_html, as_markdown
 from llpauc.search.auto.plan import Budget
 from llpauc.search.auto.report import Facts, blocks, headline
@@ -34,7 +34,7 @@ def deliver(outcome: Outcome, folder: Path, *, k: int, data: str) -> int:
         known = {"valid": champion.entry.valid, "test": champion.result.summary()}
     outcome.delivered.save(folder / "run", data=data, **known)
     path = folder / "recommendations.parquet"
-    return write_recommendations(outcome.delivered.require_fitted(), path, Wanted(k)).rows
+    return write_recommendations(outcome.delivered.require_fitted(), path, ListRequest(k)).rows
 
 
 def write_report(facts: Facts, folder: Path) -> None:
