@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from llpauc.losses import (
-    START,
+    INITIAL_VARIABLES,
     LLPAUCLoss,
     attach,
     bce_loss,
@@ -85,7 +85,7 @@ def at_size(batch: int, n: int, rounds: int, seconds: float) -> dict[str, Any]:
                 [pos, neg, *own],
             ),
             "without_autograd": lambda: llpauc_value_and_grads(
-                plain_pos, plain_neg, START, llpauc.settings
+                plain_pos, plain_neg, INITIAL_VARIABLES, llpauc.settings
             ),
         },
         rounds,
@@ -120,15 +120,15 @@ def saddle_gap(sharpness: float, steps: int, seed: int = 0) -> dict[str, float]:
         loss(pos, neg).backward()
         optimizer.step()
     saddle = exact_saddle(pos, neg, alpha=0.75, beta=0.1)
-    figures = loss.diagnose(pos, neg).figures
+    figures = loss.diagnose(pos, neg).values
     return {
         "sharpness": sharpness,
         "value": round(loss(pos, neg).item(), 4),
         "saddle_value": round(saddle.value.item(), 4),
         "gap": round(loss.gap.item(), 4),
         "saddle_gap": round(saddle.variables.gap.item(), 4),
-        "pos_share": round(figures["pos_share"], 3),
-        "neg_share": round(figures["neg_share"], 3),
+        "pos_fraction": round(figures["pos_fraction"], 3),
+        "neg_fraction": round(figures["neg_fraction"], 3),
     }
 
 

@@ -45,7 +45,7 @@ class Case:
 
 
 _LLPAUC = {"alpha": 0.7, "beta": 0.1}
-_ROWS = {**_LLPAUC, "solver": "rows"}
+_ROWS = {**_LLPAUC, "solver": "per-user"}
 _SOFT = {"score": "cosine", "temperature": 0.25}
 CASES = {
     "llpauc": Case(of_loss=_LLPAUC),

@@ -80,6 +80,13 @@ class Choices:
 
 
 @dataclass(frozen=True)
+class Aliases:
+    """Former values of an option, which saved runs may hold: former value -> value."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class LogRange:
     """`tune` draws any number from `low` to `high`, uniformly by its logarithm."""
 
@@ -106,6 +113,7 @@ class Option:
         bounds: `Gt`, `Ge`, `Lt` and `Le` of the annotation.
         search: what `tune` tries; None where it leaves the option alone.
         hint: the annotation as it was written, without `None`.
+        aliases: former value -> value; `check` replaces the former one.
     """
 
     name: str
@@ -118,6 +126,7 @@ class Option:
     bounds: tuple[Any, ...]
     search: Grid | LogRange | None
     hint: Any
+    aliases: Mapping[str, str]
 
     @property
     def interval(self) -> str:
@@ -149,6 +158,7 @@ class Option:
         if value is None and self.optional:
             return None
         if self.choices:
+            value = self.aliases.get(value, value) if isinstance(value, str) else value
             for name in value.split(",") if self.many and isinstance(value, str) else [value]:
                 if name not in self.choices:
                     raise InputError(
@@ -240,7 +250,11 @@ def options_of(definition: Any) -> Mapping[str, Option]:
 
 
 def _is_plain_class(definition: Any) -> bool:
-    return isinstance(definition, type) and not is_dataclass(definition)
+    """Whether the parameters are those of a hand-written `__init__`."""
+    if not isinstance(definition, type):
+        return False
+    generated = "__dataclass_params__" in vars(definition) or "__init__" not in vars(definition)
+    return not (is_dataclass(definition) and generated)
 
 
 def _option(name: str, hint: Any, default: Any, text: str) -> Option:
@@ -256,7 +270,8 @@ def _option(name: str, hint: Any, default: Any, text: str) -> Option:
     many = names is not None and names.many
     bounds = tuple(note for note in notes if isinstance(note, (Gt, Ge, Lt, Le)))
     search = next((note for note in notes if isinstance(note, (Grid, LogRange))), None)
-    return Option(name, kind, default, text, optional, choices, many, bounds, search, hint)
+    former = next((note.values for note in notes if isinstance(note, Aliases)), {})
+    return Option(name, kind, default, text, optional, choices, many, bounds, search, hint, former)
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 
 from llpauc.errors import InputError
 from llpauc.losses import (
-    START,
+    INITIAL_VARIABLES,
     LLPAUCLoss,
     Settings,
     Variables,
@@ -22,7 +22,6 @@ from llpauc.losses import (
     llpauc_objective,
     llpauc_value_and_grads,
     make_loss,
-    row_kernels,
     sce_loss,
     sl_loss,
 )
@@ -92,16 +91,16 @@ def test_value_and_all_gradients(
 
 def test_large_input_runs_in_parallel_and_to_the_same_bits_on_any_number_of_threads() -> None:
     pos, neg = draw(1, 512, 300)  # 153,600 entries: five chunks
-    assert neg.numel() >= 2 * kernels._CHUNK
+    assert neg.numel() >= kernels.MIN_PARALLEL
     mask = torch.rand(neg.shape, generator=torch.Generator().manual_seed(0)) < 0.9
     chosen = Settings(0.7, 0.1, 5.0, 0.0)
     for keep in (None, mask):
-        value, grads = by_autograd(pos, neg, START, chosen, keep)
+        value, grads = by_autograd(pos, neg, INITIAL_VARIABLES, chosen, keep)
         before = numba.get_num_threads()
         found = []
         for threads in {1, before}:
             numba.set_num_threads(threads)
-            found.append(llpauc_value_and_grads(pos, neg, START, chosen, keep))
+            found.append(llpauc_value_and_grads(pos, neg, INITIAL_VARIABLES, chosen, keep))
         numba.set_num_threads(before)
         assert_allclose(found[0].value, value, rtol=1e-6)
         assert_allclose(found[0].d_neg, grads[1], rtol=1e-5, atol=1e-10)
@@ -116,14 +115,15 @@ def test_module_agrees_with_value_and_grads_and_with_float64() -> None:
     pos, neg = (x.requires_grad_() for x in draw(2, 16, 30))
     loss = LLPAUCLoss(0.7, 0.1)
     loss(pos, neg).backward()
-    grads = loss.value_and_all_grads(pos, neg)
-    assert torch.equal(pos.grad, grads.d_pos)
-    assert torch.equal(neg.grad, grads.d_neg)
-    for parameter, d in zip(loss.variables, grads.d_variables, strict=True):
-        assert parameter.grad.item() == pytest.approx(d)
-    wide = loss.value_and_all_grads(pos.double(), neg.double())  # no kernel: through autograd
-    assert wide.value == pytest.approx(grads.value, rel=1e-5)
-    torch.testing.assert_close(wide.d_neg.float(), grads.d_neg, rtol=1e-4, atol=1e-8)
+    by_backward = [parameter.grad.clone() for parameter in loss.variables]
+    value, d_pos, d_neg = loss.value_and_grads(pos, neg)
+    assert torch.equal(pos.grad, d_pos)
+    assert torch.equal(neg.grad, d_neg)
+    for parameter, expected in zip(loss.variables, by_backward, strict=True):
+        assert parameter.grad.item() == pytest.approx(expected.item())
+    wide = loss.value_and_grads(pos.double(), neg.double())  # no kernel: through autograd
+    assert wide[0] == pytest.approx(value, rel=1e-5)
+    torch.testing.assert_close(wide[2].float(), d_neg, rtol=1e-4, atol=1e-8)
 
 
 def test_a_scaled_loss_and_a_second_backward_pass() -> None:
@@ -153,11 +153,11 @@ def test_non_contiguous_scores() -> None:
     strided = torch.stack([pos, pos], 1)[:, 0].requires_grad_()
     assert not turned.is_contiguous()
     value = loss(strided, turned)
-    expected = loss.value_and_all_grads(pos, neg)
-    assert value.item() == pytest.approx(expected.value)
+    expected = loss.value_and_grads(pos, neg)
+    assert value.item() == pytest.approx(expected[0])
     d_pos, d_neg = torch.autograd.grad(value, [strided, turned])
-    assert torch.equal(d_pos, expected.d_pos)
-    assert torch.equal(d_neg, expected.d_neg)
+    assert torch.equal(d_pos, expected[1])
+    assert torch.equal(d_neg, expected[2])
 
 
 def test_gradients_of_a_row_without_pairs_are_zero() -> None:
@@ -165,16 +165,16 @@ def test_gradients_of_a_row_without_pairs_are_zero() -> None:
     mask = torch.ones(4, 5, dtype=torch.bool)
     mask[2] = False
     neg[2] = float("nan")
-    found = LLPAUCLoss(0.7, 0.3).value_and_all_grads(pos, neg, mask)
+    value, d_pos, d_neg = LLPAUCLoss(0.7, 0.3).value_and_grads(pos, neg, mask)
     rest = [0, 1, 3]
-    expected = LLPAUCLoss(0.7, 0.3).value_and_all_grads(pos[rest], neg[rest])
-    assert found.value == pytest.approx(expected.value)
-    assert found.d_pos[2] == 0.0
-    assert torch.all(found.d_neg[2] == 0.0)
-    torch.testing.assert_close(found.d_pos[rest], expected.d_pos)
-    torch.testing.assert_close(found.d_neg[rest], expected.d_neg)
-    wide = LLPAUCLoss(0.7, 0.3).value_and_all_grads(pos.double(), neg.double(), mask)
-    torch.testing.assert_close(wide.d_pos.float(), found.d_pos, rtol=1e-4, atol=1e-7)
+    expected = LLPAUCLoss(0.7, 0.3).value_and_grads(pos[rest], neg[rest])
+    assert value == pytest.approx(expected[0])
+    assert d_pos[2] == 0.0
+    assert torch.all(d_neg[2] == 0.0)
+    torch.testing.assert_close(d_pos[rest], expected[1])
+    torch.testing.assert_close(d_neg[rest], expected[2])
+    _, wide_d_pos, _ = LLPAUCLoss(0.7, 0.3).value_and_grads(pos.double(), neg.double(), mask)
+    torch.testing.assert_close(wide_d_pos.float(), d_pos, rtol=1e-4, atol=1e-7)
 
 
 def test_no_pair_at_all_is_worth_nothing() -> None:
@@ -185,7 +185,7 @@ def test_no_pair_at_all_is_worth_nothing() -> None:
         value = loss(pos.to(dtype), neg.to(dtype), nothing)
         assert value.item() == 0.0
         assert all(torch.all(g == 0) for g in torch.autograd.grad(value, [pos, neg]))
-        assert loss.value_and_all_grads(pos.to(dtype), neg.to(dtype), nothing).value == 0.0
+        assert loss.value_and_grads(pos.to(dtype), neg.to(dtype), nothing)[0] == 0.0
 
 
 def test_variables_that_are_not_finite_are_named() -> None:
@@ -259,7 +259,7 @@ def test_row_losses_name_broken_scores_that_count_and_no_others(name) -> None:
 @pytest.mark.parametrize("name", list(ROW_LOSSES))
 def test_row_losses_to_the_same_bits_on_any_number_of_threads(name) -> None:
     pos, neg = draw(9, 64, 1500)
-    assert neg.numel() >= row_kernels.WORTH_THREADS
+    assert neg.numel() >= kernels.MIN_PARALLEL
     before = numba.get_num_threads()
     found = []
     try:

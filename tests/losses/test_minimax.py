@@ -12,6 +12,7 @@ from llpauc.losses import (
     LOSSES,
     BPRLoss,
     LLPAUCLoss,
+    Variables,
     attach,
     exact_saddle,
     make_loss,
@@ -50,9 +51,9 @@ def test_on_frozen_scores_the_gap_ends_at_b_minus_a() -> None:
     settle(loss, torch.optim.Adam(minimax_parameter_groups([], loss, lr=0.01)[1:]))
     assert gap_has_settled(loss)
     assert -0.6 < loss.gap.item() < -0.3
-    figures = loss.diagnose(*frozen_scores()).figures
-    assert figures["pos_share"] == pytest.approx(0.75, abs=0.01)
-    assert figures["neg_share"] == pytest.approx(0.1, abs=0.01)
+    figures = loss.diagnose(*frozen_scores()).values
+    assert figures["pos_fraction"] == pytest.approx(0.75, abs=0.01)
+    assert figures["neg_fraction"] == pytest.approx(0.1, abs=0.01)
 
 
 def test_descending_on_the_gap_fails_the_same_check() -> None:
@@ -68,9 +69,7 @@ def test_sharp_ascent_reaches_the_exact_saddle() -> None:
     settle(loss, torch.optim.SGD(minimax_parameter_groups([], loss, lr=0.05)[1:]), steps=4000)
     saddle = exact_saddle(*frozen_scores(), alpha=0.75, beta=0.1)
     assert loss(*frozen_scores()).item() == pytest.approx(saddle.value.item(), abs=0.01)
-    for name, ours, theirs in zip(
-        loss.variable_names, loss.variables, saddle.variables, strict=True
-    ):
+    for name, ours, theirs in zip(Variables._fields, loss.variables, saddle.variables, strict=True):
         assert ours.item() == pytest.approx(theirs.item(), abs=0.02), name
 
 

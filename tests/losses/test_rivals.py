@@ -303,10 +303,10 @@ def test_quantiles() -> None:
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("dns", {"hardest": 0}, "hardest must be a whole number of at least 1, got 0"),
+        ("dns", {"hardest": 0}, "hardest must be at least 1, got 0"),
         ("softmax_v", {"rho": 0.0}, "rho must be above 0, got 0.0"),
         ("tce", {"max_dropped": 1.0}, r"max_dropped must be in \[0, 1\), got 1.0"),
-        ("tce", {"ramp_steps": 0}, "ramp_steps must be a whole number of at least 1, got 0"),
+        ("tce", {"ramp_steps": 0}, "ramp_steps must be at least 1, got 0"),
         ("rce", {"power": -1.0}, "power must be at least 0, got -1.0"),
         ("ccl", {"margin": 2.0}, r"margin must be in \[-1, 1\], got 2.0"),
         ("ccl", {"neg_weight": -1.0}, "neg_weight must be at least 0, got -1.0"),

@@ -146,7 +146,7 @@ def value_and_gradient(loss: LLPAUCLoss, dtype: torch.dtype) -> tuple[float, lis
     return value.item(), list(torch.autograd.grad(value, [pos, neg]))
 
 
-@pytest.mark.parametrize("solver", ["sgda", "exact", "rows"])
+@pytest.mark.parametrize("solver", ["sgda", "exact", "per-user"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_special_cases_are_one_and_the_same_number(solver: str, dtype: torch.dtype) -> None:
     for one, other in (
@@ -171,7 +171,7 @@ def test_infinite_sharpness_is_the_hinge(dtype: torch.dtype) -> None:
         for variable, solved in zip(loss.variables, saddle.variables, strict=True):
             variable.copy_(solved)
     assert loss(pos, neg).item() == pytest.approx(saddle.value.item(), abs=1e-5)
-    assert loss.diagnose(pos, neg).figures["pos_share"] == pytest.approx(0.5, abs=0.1)
+    assert loss.diagnose(pos, neg).values["pos_fraction"] == pytest.approx(0.5, abs=0.1)
 
 
 def test_auc_is_the_square_loss_of_all_pairs() -> None:
@@ -247,18 +247,18 @@ def test_diagnostics_say_what_the_value_stands_for() -> None:
     found = loss.diagnose(pos, neg)
     assert found.value == pytest.approx(loss(pos, neg).item())
     hard, raw = hard_llpauc(pos, neg, alpha=0.5, beta=0.2)
-    assert (found.figures["hard_llpauc"], found.figures["hard_llpauc_raw"]) == (hard, raw)
-    assert found.figures["gap"] == 0.0
-    assert found.figures["saddle_value"] == pytest.approx(pairs(pos, neg, 0.5, 0.2).mean() - 1.0)
+    assert (found.values["hard_llpauc"], found.values["hard_llpauc_raw"]) == (hard, raw)
+    assert found.values["gap"] == 0.0
+    assert found.values["saddle_value"] == pytest.approx(pairs(pos, neg, 0.5, 0.2).mean() - 1.0)
     f = pos.sigmoid()
     excess = -((f - 1.0).square() - 2 * f) - 0.5
-    assert found.figures["pos_share"] == pytest.approx((5.0 * excess).sigmoid().mean().item())
-    assert found.figures["pos_share_above"] == pytest.approx((excess > 0).double().mean().item())
+    assert found.values["pos_fraction"] == pytest.approx((5.0 * excess).sigmoid().mean().item())
+    assert found.values["pos_fraction_above"] == pytest.approx((excess > 0).double().mean().item())
     exact = LLPAUCLoss(0.5, 0.2, solver="exact").diagnose(pos, neg)
-    assert exact.value == exact.figures["saddle_value"]
-    assert (exact.figures["pos_share"], exact.figures["neg_share"]) == (0.5, 0.2)
+    assert exact.value == exact.values["saddle_value"]
+    assert (exact.values["pos_fraction"], exact.values["neg_fraction"]) == (0.5, 0.2)
     assert "hard_llpauc" in str(exact)
-    assert OPAUCLoss(0.2).diagnose(pos, neg).figures["pos_share"] == 1.0
+    assert OPAUCLoss(0.2).diagnose(pos, neg).values["pos_fraction"] == 1.0
 
 
 @pytest.mark.parametrize("value", [0.0, -0.1, 1.1, float("nan"), float("inf")])
@@ -274,7 +274,7 @@ def test_other_bad_parameters_are_named() -> None:
         LLPAUCLoss(0.5, 0.5, sharpness=0)
     with pytest.raises(InputError, match=r"gap_penalty must be at least 0, got -1"):
         LLPAUCLoss(0.5, 0.5, gap_penalty=-1)
-    with pytest.raises(InputError, match="'newton'; choose one of: sgda, exact, rows"):
+    with pytest.raises(InputError, match="'newton'; choose one of: sgda, exact, per-user"):
         LLPAUCLoss(0.5, 0.5, solver="newton")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="diagnose"):
         _ = LLPAUCLoss(0.5, 0.5, solver="exact").variables

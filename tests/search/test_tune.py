@@ -165,7 +165,7 @@ def test_the_first_trials_are_the_defaults_the_recipe_and_the_suggestion(tmp_pat
     assert rows[0].start == "defaults"
     assert (rows[0].params["alpha"], rows[0].params["beta"]) == (0.7, 0.1)
     assert rows[1].start == "near the recipe"  # MF, and narrower
-    assert (rows[1].params["start"], rows[1].params["solver"]) == ("spectral", "rows")
+    assert (rows[1].params["start"], rows[1].params["solver"]) == ("spectral", "per-user")
     assert (records[1]["starting_point"], records[1]["start"]) == (rows[1].start, "spectral")
     for number, score in ((2, "dot"), (3, "cosine")):
         params = rows[number].params

@@ -92,7 +92,7 @@ def test_the_kernels_do_what_plain_torch_does(model, loss, sampler, score, bias)
 @pytest.mark.parametrize("loss", [OPAUCLoss(0.1), LLPAUCLoss(0.7, 1.0)])
 def test_a_threshold_without_a_gradient_is_no_trouble_to_a_checkpoint(loss):
     """A share of 1 selects all: plain torch then has no moments for its threshold."""
-    loss.settings = loss.settings._replace(sharpness=math.inf)  # past the kernel, as on a GPU
+    loss.sharpness = math.inf  # past the kernel, as on a GPU
     sampler = make_sampler("uniform", SPLIT.train, 5, 0)
     model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=4), 1)
     engine, other = (TorchEngine(model, loss, sampler, TrainingOptions(lr=0.01)) for _ in range(2))
@@ -265,7 +265,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_it():
 def test_every_epoch_says_what_the_loss_stands_for():
     _, history = run()
     figures = history.epochs[-1].figures
-    assert {"hard_llpauc", "pos_share", "neg_share", "gap"} <= set(figures)
+    assert {"hard_llpauc", "pos_fraction", "neg_fraction", "gap"} <= set(figures)
     assert 0 <= figures["hard_llpauc"] <= 1
     assert history.epochs[-1].examples == len(SPLIT.train)
 

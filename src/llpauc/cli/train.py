@@ -287,7 +287,7 @@ def _tell(epoch: Epoch) -> None:
     log.info(f"epoch {epoch.number:3d}  loss {epoch.loss:8.4f}  {told}  {rate:,.0f} events/s{mark}")
 
 
-_TOLD = ("hard_llpauc", "auc", "pos_share", "neg_share", "gap")
+_TOLD = ("hard_llpauc", "auc", "pos_fraction", "neg_fraction", "gap")
 
 
 def _report(recommender: Recommender, measured: Any, out: str, json: bool) -> None:

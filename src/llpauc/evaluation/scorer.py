@@ -71,7 +71,7 @@ def inner_products(vectors: Scores, item_vectors: Scores, out: Scores) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _inner_products(vectors, columns, out):  # type: ignore[no-untyped-def]
+def _inner_products(vectors, columns, out):
     n, n_items = len(vectors), columns.shape[1]
     by_three = n - n % 3
     for start in range(0, n_items, _ITEMS_PER_PASS):
@@ -86,7 +86,7 @@ def _inner_products(vectors, columns, out):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"contract"})
-def _three_users(vectors, columns, start, stop, out):  # type: ignore[no-untyped-def]
+def _three_users(vectors, columns, start, stop, out):
     """Three users and four dimensions in a pass, as many as the vector registers hold."""
     d = vectors.shape[1]
     whole = d - d % 4
@@ -112,7 +112,7 @@ def _three_users(vectors, columns, start, stop, out):  # type: ignore[no-untyped
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"contract"})
-def _one_user(vector, columns, start, stop, out):  # type: ignore[no-untyped-def]
+def _one_user(vector, columns, start, stop, out):
     """One user, eight dimensions in a pass: each score is loaded and stored less often."""
     d = len(vector)
     whole = d - d % 8

@@ -1,4 +1,4 @@
-"""What every loss looks like from outside, and the checks they share.
+"""The interface of every loss, and the checks they share.
 
     loss(pos_scores (B,), neg_scores (B, N), neg_mask=None, *, context=None) -> scalar
 
@@ -6,44 +6,45 @@
 |---|---|
 | `pos_scores` | the score of each row's positive |
 | `neg_scores` | the scores of its negatives |
-| `neg_mask` | bool (B, N), True = this pair counts; False leaves it out, as if it were not there |
-| `context` | what a loss asks for in `needs`: the training step, or the users of the rows |
+| `neg_mask` | bool (B, N), True = this pair counts; False: as if the negative were absent |
+| `context` | what a loss lists in `needs`: the training step, or the users of the rows |
 
-A row without a single pair that counts contributes nothing, its positive included; a batch of such
-rows is worth 0 and has zero gradients. Half-precision scores are computed in float32, and the loss
-is then a float32 scalar; the gradient comes back in the precision of the scores.
+A row without a pair that counts contributes nothing, its positive included; a batch of such rows
+has the value 0 and zero gradients. Half-precision scores are computed in float32, and the loss is
+then a float32 scalar; the gradient has the precision of the scores.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from llpauc.errors import InputError, listing
-from llpauc.losses.row_kernels import Kernel
+from llpauc.losses.kernels import Kernel
+from llpauc.options import options_of
 
 Score = Literal["dot", "cosine"]
 
 _HALF = (torch.float16, torch.bfloat16)
 _NEEDS = {
     "step": "the number of steps taken, e.g. Context(step=0)",
-    "users": "the user row of each positive, e.g. Context(users=users)",
+    "users": "the user index of each positive, e.g. Context(users=users)",
 }
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a loss may want to know beyond the scores; `Loss.needs` says which of it.
+    """What a loss may need in addition to the scores; `Loss.needs` lists it.
 
     Args:
         step: optimizer steps taken so far, from 0.
-        users: (B,) integers, the user row of each positive.
+        users: (B,) integers, the user index of each positive.
     """
 
     step: int | None = None
@@ -52,26 +53,26 @@ class Context:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What a loss value stands for.
+    """How to read the value of a loss.
 
     Args:
         value: the loss.
         meaning: one sentence on how to read it.
-        figures: further numbers by name; those of a partial-AUC loss are the batch's hard LLPAUC,
-            the shares it selects and its five variables.
+        values: further numbers by name; those of a partial-AUC loss are the batch's hard LLPAUC,
+            the fractions it selects and its five variables.
     """
 
     value: float
     meaning: str
-    figures: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in self.figures.items())
-        return f"{self.value:.4g} ({self.meaning}) {figures}"
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.values.items())
+        return f"{self.value:.4g} ({self.meaning}) {values}"
 
 
 class Prepared(NamedTuple):
-    """Checked scores: float32 or float64, each row with a pair that counts, 0 where none does."""
+    """Checked scores: float32 or float64, every row has a pair that counts, 0 where masked."""
 
     pos: Tensor
     neg: Tensor
@@ -79,19 +80,44 @@ class Prepared(NamedTuple):
     context: Context
 
 
+class NonFiniteError(InputError):
+    """Scores or variables are NaN or infinite; training treats it as divergence."""
+
+
+@dataclass(eq=False, repr=False)
 class Loss(nn.Module, ABC):
-    """A training loss: scores in, scalar out. `score` and `needs` are what it asks of the caller.
+    """A training loss: scores in, scalar out.
 
-    `score` says which score the loss is meant for. It changes nothing here: the model decides, and
-    a model ranks with the score it is trained with.
+    A loss with parameters is a dataclass; its annotations hold their ranges, which are checked
+    here. It either names its `equation` or overrides `compute`.
 
-    The methods below `forward` exist for the losses that maximise over variables of their own; for
-    every other loss they are empty, so that one loop serves all.
+    `score` is the score that the loss is designed for. It has no effect here: the model decides,
+    and a model ranks with the score it is trained with.
+
+    The methods after `value_and_grads` are for losses that maximise over variables or need
+    statistics of the model. For all others they do nothing, so one training loop serves all.
     """
 
     score: ClassVar[Score] = "dot"
     needs: ClassVar[frozenset[str]] = frozenset()
     meaning: ClassVar[str]
+    equation: ClassVar[Callable[..., Tensor]]
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        options = options_of(type(self))
+        for parameter in fields(self):
+            if parameter.init and parameter.name in options:
+                value = options[parameter.name].check(getattr(self, parameter.name))
+                setattr(self, parameter.name, value)
+
+    @property
+    def option_values(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.option_values.items())
 
     def forward(
         self,
@@ -104,12 +130,12 @@ class Loss(nn.Module, ABC):
         """The loss of a batch, a scalar."""
         batch = self.prepare(pos_scores, neg_scores, neg_mask, context)
         if len(batch.pos) == 0:
-            return batch.pos.sum() + batch.neg.sum()  # 0, and its gradients too
+            return batch.pos.sum() + batch.neg.sum()  # 0 with zero gradients
         return self.compute(batch.pos, batch.neg, batch.mask, batch.context)
 
-    @abstractmethod
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         """The equation, on scores that `prepare` has checked."""
+        return type(self).equation(pos, neg, mask, **self.option_values)
 
     def prepare(
         self,
@@ -118,15 +144,26 @@ class Loss(nn.Module, ABC):
         neg_mask: Tensor | None,
         context: Context | None,
     ) -> Prepared:
-        """Refuse what is no batch; bring the rest into the form that `compute` may rely on."""
+        """Check a batch, and remove what does not count."""
         check_shapes(pos_scores, neg_scores, neg_mask)
-        context = check_needs(self, len(pos_scores), context)
-        pos, neg = as_computed(pos_scores, neg_scores)
+        context = self._check_context(len(pos_scores), context or Context())
+        pos, neg = to_common_dtype(pos_scores, neg_scores)
         mask = neg_mask
         if mask is not None:
-            pos, neg, mask, context = leave_out(pos, neg, mask, context)
-        check_finite(pos, neg, mask)
+            pos, neg, mask, context = drop_masked(pos, neg, mask, context)
+        if not math.isfinite((pos.detach().sum() + neg.detach().sum()).item()):
+            counted = neg if mask is None else torch.where(mask, neg, 0.0)
+            check_finite(int((~pos.isfinite()).sum()), int((~counted.isfinite()).sum()))
         return Prepared(pos, neg, mask, context)
+
+    def _check_context(self, rows: int, context: Context) -> Context:
+        for need in sorted(self.needs):
+            if getattr(context, need) is None:
+                raise InputError(f"{type(self).__name__} needs context.{need}: {_NEEDS[need]}")
+        users = context.users
+        if "users" in self.needs and users is not None and users.shape != (rows,):
+            raise InputError(f"context.users must be ({rows},), got {tuple(users.shape)}")
+        return context
 
     def value_and_grads(
         self,
@@ -136,48 +173,52 @@ class Loss(nn.Module, ABC):
         *,
         context: Context | None = None,
     ) -> tuple[float, Tensor, Tensor]:
-        """The loss and its gradients with respect to the scores, for an engine that goes on by
-        itself; those of the loss's own variables are left in their `grad`."""
+        """The loss and its gradients with respect to the scores, without a graph.
+
+        The gradients with respect to the variables of the loss are stored in their `grad`.
+        """
         kernel = self.kernel()
-        if kernel is not None and _is_plain(pos_scores) and _is_plain(neg_scores):
+        if kernel is not None and all(_is_plain(scores) for scores in (pos_scores, neg_scores)):
             check_shapes(pos_scores, neg_scores, neg_mask)
             keep = None if neg_mask is None else neg_mask.contiguous().numpy()
-            found = kernel(pos_scores.numpy(), neg_scores.numpy(), keep)
-            if found.pos_broken or found.neg_broken:
-                refuse_broken(found.pos_broken, found.neg_broken)
-            return found.value, torch.from_numpy(found.d_pos), torch.from_numpy(found.d_neg)
+            result = kernel(pos_scores.numpy(), neg_scores.numpy(), keep)
+            check_finite(result.pos_invalid, result.neg_invalid)
+            return result.value, torch.from_numpy(result.d_pos), torch.from_numpy(result.d_neg)
         pos, neg = (scores.detach().requires_grad_() for scores in (pos_scores, neg_scores))
-        self.zero_grad()
+        for variable in self.parameters():
+            variable.grad = torch.zeros_like(variable)
         value = self(pos, neg, neg_mask, context=context)
         value.backward()
         assert pos.grad is not None
         assert neg.grad is not None
         return value.item(), pos.grad, neg.grad
 
-    @property
-    def pools_rows(self) -> bool:
-        """Whether rows are looked at together, so that the loss of a batch is not the mean of the
-        losses of its rows."""
-        return False
-
     def kernel(self) -> Kernel | None:
-        """What computes value and slopes without autograd, where there is such a thing."""
+        """A function that computes value and gradients without autograd; None: there is none."""
         return None
 
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether the loss of a batch is more than the mean of the losses of its rows.
+
+        Processes that divide a batch then gather its scores first.
+        """
+        return False
+
     def ascent_parameters(self) -> list[nn.Parameter]:
-        """The variables the loss is maximised over."""
+        """The variables over which the loss is maximised."""
         return []
 
     def descent_parameters(self) -> list[nn.Parameter]:
-        """The variables the loss is minimised over."""
+        """The variables over which the loss is minimised."""
         return []
 
     def fast_parameters(self) -> list[nn.Parameter]:
-        """Those of both that want a higher rate than the model, twice in the reference setting."""
+        """The variables with a higher learning rate than the model's, twice it in the paper."""
         return []
 
     def project_(self) -> None:
-        """Bring the variables back into their domains; to be called after every step."""
+        """Bring the variables back into their domains; called after every step."""
 
     def begin_epoch(self, epoch: int, user_quantiles: Callable[[int], Tensor]) -> None:
         """Called before the first batch of each epoch.
@@ -197,20 +238,20 @@ class Loss(nn.Module, ABC):
         *,
         context: Context | None = None,
     ) -> Diagnostics:
-        """The value, what it means, and the share of pairs that are ordered rightly."""
+        """The value of a batch, its meaning, and further values from `diagnostics`."""
         batch = self.prepare(pos_scores, neg_scores, neg_mask, context)
         if len(batch.pos) == 0:
             return Diagnostics(0.0, "no pair of this batch counts")
         value = self.compute(batch.pos, batch.neg, batch.mask, batch.context).item()
-        return Diagnostics(value, self.meaning, self.figures(batch))
+        return Diagnostics(value, self.meaning, self.diagnostics(batch))
 
-    def figures(self, batch: Prepared) -> dict[str, float]:
-        """Numbers beside the value: `auc`, the mean over rows of the share of pairs in order."""
+    def diagnostics(self, batch: Prepared) -> dict[str, float]:
+        """`auc`: the fraction of a row's pairs in the right order, averaged over rows."""
         return {"auc": row_mean((batch.pos[:, None] > batch.neg).float(), batch.mask).mean().item()}
 
 
 def _is_plain(scores: Tensor) -> bool:
-    """What a kernel can take as it is."""
+    """Whether a kernel can read the scores in place."""
     return (
         scores.dtype == torch.float32
         and scores.is_cpu
@@ -231,13 +272,13 @@ def row_sum(values: Tensor, mask: Tensor | None) -> Tensor:
     return values.sum(1) if mask is None else torch.where(mask, values, 0.0).sum(1)
 
 
-def lowest_where_masked(values: Tensor, mask: Tensor | None) -> Tensor:
-    """-inf where an entry does not count, so that maxima and exponentials pass it by."""
+def minus_inf_where_masked(values: Tensor, mask: Tensor | None) -> Tensor:
+    """-inf where an entry does not count, so that maxima and exponentials ignore it."""
     return values if mask is None else values.masked_fill(~mask, -math.inf)
 
 
 def check_shapes(pos: Tensor, neg: Tensor, mask: Tensor | None) -> None:
-    """(B,), (B, N) and bool (B, N) with B and N at least 1, or an error that names the shapes."""
+    """Require (B,), (B, N) and bool (B, N) with B and N at least 1."""
     if pos.dim() != 1 or neg.dim() != 2 or len(pos) != len(neg):
         raise InputError(
             f"pos_scores must be (B,) and neg_scores (B, N), got {tuple(pos.shape)} and "
@@ -256,20 +297,8 @@ def check_shapes(pos: Tensor, neg: Tensor, mask: Tensor | None) -> None:
         )
 
 
-def check_needs(loss: Loss, rows: int, context: Context | None) -> Context:
-    """The context, with everything in it that the loss needs."""
-    context = context or Context()
-    for need in sorted(loss.needs):
-        if getattr(context, need) is None:
-            raise InputError(f"{type(loss).__name__} needs context.{need}: {_NEEDS[need]}")
-    users = context.users
-    if "users" in loss.needs and users is not None and users.shape != (rows,):
-        raise InputError(f"context.users must be ({rows},), got {tuple(users.shape)}")
-    return context
-
-
-def as_computed(pos: Tensor, neg: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in one dtype, float32 at least: sums over (B, N) have no place in half precision."""
+def to_common_dtype(pos: Tensor, neg: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in one dtype, float32 or wider: half precision is too narrow for sums over (B, N)."""
     if pos.dtype == neg.dtype and pos.dtype not in _HALF:
         return pos, neg
     dtype = torch.promote_types(pos.dtype, neg.dtype)
@@ -277,10 +306,10 @@ def as_computed(pos: Tensor, neg: Tensor) -> tuple[Tensor, Tensor]:
     return pos.to(dtype), neg.to(dtype)
 
 
-def leave_out(
+def drop_masked(
     pos: Tensor, neg: Tensor, mask: Tensor, context: Context
 ) -> tuple[Tensor, Tensor, Tensor | None, Context]:
-    """Without the rows that have no pair; 0 in place of what does not count, whatever it was."""
+    """Remove the rows without a pair; set masked negatives to 0, even where they are NaN."""
     if bool(mask.all()):
         return pos, neg, None, context
     rows = mask.any(1)
@@ -291,47 +320,11 @@ def leave_out(
     return pos, neg.masked_fill(~mask, 0.0), mask, context
 
 
-def check_finite(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> None:
-    """No NaN, no infinity. One sum a tensor: only where that is not finite is there a search."""
-    if math.isfinite((pos.detach().sum() + neg.detach().sum()).item()):
-        return
-    refuse_broken(
-        int((~pos.isfinite()).sum()),
-        int((~(neg if mask is None else torch.where(mask, neg, 0.0)).isfinite()).sum()),
-    )
-
-
-class BrokenScoresError(InputError):
-    """Scores that are no numbers: what training takes for divergence."""
-
-
-def refuse_broken(pos_broken: int, neg_broken: int) -> None:
-    """The error for so many NaN or infinite scores, if there are any."""
-    counts = {"pos_scores": pos_broken, "neg_scores": neg_broken}
+def check_finite(pos_invalid: int, neg_invalid: int) -> None:
+    """Raise `NonFiniteError` if any scores are NaN or infinite, given their numbers."""
+    counts = {"pos_scores": pos_invalid, "neg_scores": neg_invalid}
     if any(counts.values()):
         names = listing(f"{n} of {name}" for name, n in counts.items() if n)
-        raise BrokenScoresError(
+        raise NonFiniteError(
             f"{names} are NaN or infinite; look at the model's weights, or lower the learning rate"
         )
-
-
-def check_above_zero(name: str, value: float) -> float:
-    """A number above 0, as temperatures are.
-
-    >>> check_above_zero("temperature", 0.2)
-    0.2
-    """
-    if not (value > 0.0 and math.isfinite(value)):
-        raise InputError(f"{name} must be above 0, got {value!r}")
-    return float(value)
-
-
-def check_not_below_zero(name: str, value: float) -> float:
-    """A number of at least 0, as weights are.
-
-    >>> check_not_below_zero("gap_penalty", 0.0)
-    0.0
-    """
-    if not (value >= 0.0 and math.isfinite(value)):
-        raise InputError(f"{name} must be at least 0, got {value!r}")
-    return float(value)

@@ -1,20 +1,20 @@
-"""One pass over the scores of a partial-AUC loss: value, gradient and sums, on a CPU in float32.
+"""Value and gradients of losses in one pass over the scores: float32 on a CPU, with Numba.
 
-The equation itself is `llpauc.losses.objective.llpauc_objective`, in plain torch; this is its
-derivative written out by hand, because plain autograd of it makes some 25 passes over (B, N)
-memory where one will do. exp and log1p are polynomials (relative error below 3e-7), so that LLVM
-turns the loop into vector instructions; libm calls would keep it scalar, 13 times slower.
+The equations are in plain torch (`llpauc_objective`, `bpr_loss`, `bce_loss`, `sce_loss` and
+`sl_loss`); these are their derivatives written out by hand. Autograd of the LLPAUC objective makes
+about 25 passes over (B, N) memory, and on a batch of 128 rows it spends ten times as long on its
+graph as on the numbers. exp and log1p are polynomials (relative error below 3e-7), so that LLVM
+vectorises the loops; calls of libm would keep them scalar, 13 times slower.
 
-Both sides of the loss are parabolas of f = sigmoid(score), l(f) = (f + shift)^2 + constant, so one
-loop serves the positives (sign -1) and the negatives (sign +1):
-
-    z = sharpness (sign l(f) - threshold)      w = sigmoid(z)      r = softplus(z)
-    d/dscore = weight w (f + shift) f (1 - f)
-
-The order of every sum is fixed by BLOCK and CHUNK, never by the number of threads: same bits.
+The order of every sum is fixed by the constants below, never by the number of threads.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,11 @@ Floats = npt.NDArray[np.float32]
 Keep = npt.NDArray[np.bool_]
 
 # Sums may be re-associated into vector lanes and multiplications fused; NaN and infinity keep
-# their meaning, or broken scores would go unseen.
+# their meaning, so that invalid scores are counted.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 _BLOCK = 1024  # float32 sums run over this many entries before they go into a float64
-_CHUNK = 32768  # entries a thread takes at a time
+_CHUNK = 32768  # entries that a thread takes at a time
+MIN_PARALLEL = 65_536  # entries of a batch for which threads are worth their start
 
 # float32 all the way: one Python float in the loop would turn it into float64.
 ZERO, _HALF, ONE, _TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
@@ -35,16 +36,9 @@ LARGEST = np.float32(np.finfo(np.float32).max)
 _LOWEST_EXPONENT = np.float32(-87.0)  # exp of less is subnormal
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_EXP5, _EXP4, _EXP3 = (
-    np.float32(1.9875691500e-4),
-    np.float32(1.3981999507e-3),
-    np.float32(8.3334519e-3),
-)
-_EXP2, _EXP1, _EXP0 = (
-    np.float32(4.1665795894e-2),
-    np.float32(1.6666665459e-1),
-    np.float32(5.0000001e-1),
-)
+_EXP5, _EXP4 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3)
+_EXP3, _EXP2 = np.float32(8.3334519e-3), np.float32(4.1665795894e-2)
+_EXP1, _EXP0 = np.float32(1.6666665459e-1), np.float32(5.0000001e-1)
 _ATANH3, _ATANH5, _ATANH7 = np.float32(2 / 3), np.float32(2 / 5), np.float32(2 / 7)
 _ATANH9, _ATANH11, _ATANH13 = np.float32(2 / 9), np.float32(2 / 11), np.float32(2 / 13)
 _BIAS, _MANTISSA = np.int32(127), np.int32(23)
@@ -72,10 +66,20 @@ def log1p_to_1(q: np.float32) -> np.float32:
     return s * (_TWO + t * (_ATANH3 + t * tail))
 
 
+# --- the LLPAUC objective -----------------------------------------------------------------------
+# Both sides of the objective are parabolas of f = sigmoid(score), l(f) = (f + shift)^2 + constant,
+# so one loop serves the positives (sign -1) and the negatives (sign +1):
+#
+#     z = sharpness (sign l(f) - threshold)      w = sigmoid(z)      r = softplus(z)
+#     d/dscore = weight w (f + shift) f (1 - f)
+#
+# Shifts: h+ = -(a + 1 + gamma) and h- = 1 + gamma - b. Constants: a^2 - h+^2 and b^2 - h-^2.
+
+
 @njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
-def _soft_block(x, keep, gradient, shift, weight, curve, offset):  # type: ignore[no-untyped-def]
-    """Sums of r, w, w f and of broken scores over one block; the gradient goes into its array."""
-    sum_r, sum_w, sum_wf, broken = ZERO, ZERO, ZERO, ZERO
+def _soft_block(x, keep, gradient, shift, weight, curve, offset):
+    """Sums of r, w, w f and of invalid scores over one block; writes the gradient."""
+    sum_r, sum_w, sum_wf, invalid = ZERO, ZERO, ZERO, ZERO
     for j in range(x.shape[0]):
         counts = True if keep is None else keep[j]
         size = abs(x[j])
@@ -85,22 +89,22 @@ def _soft_block(x, keep, gradient, shift, weight, curve, offset):  # type: ignor
         slope = f + shift
         z = offset + curve * slope * slope
         q = exp_below_0(-abs(z))
-        share = ONE / (ONE + q)
-        w = share if z >= ZERO else q * share
+        above = ONE / (ONE + q)
+        w = above if z >= ZERO else q * above
         r = max(z, ZERO) + log1p_to_1(q)
         d = weight * w * slope * e * part * part
         sum_r += r if counts else ZERO
         sum_w += w if counts else ZERO
         sum_wf += w * f if counts else ZERO
-        broken += ONE if counts and not size <= LARGEST else ZERO
+        invalid += ONE if counts and not size <= LARGEST else ZERO
         gradient[j] = d if counts else ZERO
-    return sum_r, sum_w, sum_wf, broken
+    return sum_r, sum_w, sum_wf, invalid
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
-def _plain_block(x, keep, gradient, shift, weight):  # type: ignore[no-untyped-def]
-    """The same without selection: every w is 1; sums of (f + shift)^2, 1, f and broken scores."""
-    sum_square, count, sum_f, broken = ZERO, ZERO, ZERO, ZERO
+def _plain_block(x, keep, gradient, shift, weight):
+    """The same without selection: every w is 1; sums of (f + shift)^2, 1, f and invalid scores."""
+    sum_square, count, sum_f, invalid = ZERO, ZERO, ZERO, ZERO
     for j in range(x.shape[0]):
         counts = True if keep is None else keep[j]
         size = abs(x[j])
@@ -112,94 +116,85 @@ def _plain_block(x, keep, gradient, shift, weight):  # type: ignore[no-untyped-d
         sum_square += slope * slope if counts else ZERO
         count += ONE if counts else ZERO
         sum_f += f if counts else ZERO
-        broken += ONE if counts and not size <= LARGEST else ZERO
+        invalid += ONE if counts and not size <= LARGEST else ZERO
         gradient[j] = d if counts else ZERO
-    return sum_square, count, sum_f, broken
+    return sum_square, count, sum_f, invalid
 
 
 @njit(nogil=True, cache=True)
-def _serial(x, keep, gradient, shift, weight, curve, offset, select):  # type: ignore[no-untyped-def]
+def _side_serial(x, keep, gradient, shift, weight, curve, offset, select):
     shift, weight = np.float32(shift), np.float32(weight)
     curve, offset = np.float32(curve), np.float32(offset)
-    a, b, c, broken = 0.0, 0.0, 0.0, 0.0
+    a, b, c, invalid = 0.0, 0.0, 0.0, 0.0
     for low in range(0, x.shape[0], _BLOCK):
         high = min(low + _BLOCK, x.shape[0])
-        kept = None if keep is None else keep[low:high]
+        part = None if keep is None else keep[low:high]
         if select:
-            sums = _soft_block(x[low:high], kept, gradient[low:high], shift, weight, curve, offset)
+            sums = _soft_block(x[low:high], part, gradient[low:high], shift, weight, curve, offset)
         else:
-            sums = _plain_block(x[low:high], kept, gradient[low:high], shift, weight)
+            sums = _plain_block(x[low:high], part, gradient[low:high], shift, weight)
         a += sums[0]
         b += sums[1]
         c += sums[2]
-        broken += sums[3]
-    return a, b, c, broken
+        invalid += sums[3]
+    return a, b, c, invalid
 
 
 @njit(nogil=True, parallel=True, cache=True)
-def _parallel(x, keep, gradient, shift, weight, curve, offset, select):  # type: ignore[no-untyped-def]
+def _side_parallel(x, keep, gradient, shift, weight, curve, offset, select):
     chunks = (x.shape[0] + _CHUNK - 1) // _CHUNK
     sums = np.empty((chunks, 4))
     for i in prange(chunks):
         low = i * _CHUNK
         high = min(low + _CHUNK, x.shape[0])
-        kept = None if keep is None else keep[low:high]
-        a, b, c, broken = _serial(
-            x[low:high], kept, gradient[low:high], shift, weight, curve, offset, select
+        part = None if keep is None else keep[low:high]
+        a, b, c, invalid = _side_serial(
+            x[low:high], part, gradient[low:high], shift, weight, curve, offset, select
         )
-        sums[i, 0], sums[i, 1], sums[i, 2], sums[i, 3] = a, b, c, broken
-    a, b, c, broken = 0.0, 0.0, 0.0, 0.0
+        sums[i, 0], sums[i, 1], sums[i, 2], sums[i, 3] = a, b, c, invalid
+    a, b, c, invalid = 0.0, 0.0, 0.0, 0.0
     for i in range(chunks):
         a += sums[i, 0]
         b += sums[i, 1]
         c += sums[i, 2]
-        broken += sums[i, 3]
-    return a, b, c, broken
+        invalid += sums[i, 3]
+    return a, b, c, invalid
 
 
 @njit(nogil=True, cache=True)
-def _coefficients(
-    n: int,
-    sign: float,
-    share: float,
-    center: float,
-    shift: float,
-    threshold: float,
-    sharpness: float,
-) -> tuple[float, float, float, float, bool]:
-    """shift, weight, curve, offset and select of one side's pass; select = False leaves out r and
-    w: every entry counts in full."""
+def _coefficients(n, sign, fraction, center, shift, threshold, sharpness):
+    """shift, weight, curve, offset and select of one side; without select every w is 1."""
     constant = center * center - shift * shift
     offset = sharpness * (sign * constant - threshold)
-    return shift, 2.0 / (share * n), sign * sharpness, offset, share < 1.0
+    return shift, 2.0 / (fraction * n), sign * sharpness, offset, fraction < 1.0
 
 
 @njit(nogil=True, cache=True)
-def _side(sums, n, sign, share, center, shift, threshold, sharpness):  # type: ignore[no-untyped-def]
-    """sign +1: threshold + mean r(l - threshold) / share; sign -1: the same of -l, negated.
+def _side_term(sums, n, sign, fraction, center, shift, threshold, sharpness):
+    """sign +1: threshold + mean r(l - threshold) / fraction; sign -1: the same of -l, negated.
 
-    What the side adds to F, the mean weight and the mean weighted f (both divided by the share),
-    the derivative by the threshold.
+    Returns the side's term of F, the mean weight and the mean weighted f (both divided by the
+    fraction), and the derivative by the threshold.
     """
-    scale = 1.0 / (share * n)
+    scale = 1.0 / (fraction * n)
     total, weight, weighted_f = sums[0] * scale, sums[1] * scale, sums[2] * scale
-    if share < 1.0:
+    if fraction < 1.0:
         term = sign * (threshold + total / sharpness)
         return term, weight, weighted_f, sign * (1.0 - weight)
     return total + center * center - shift * shift, weight, weighted_f, 0.0
 
 
 @njit(nogil=True, cache=True)
-def _with_positives(  # type: ignore[no-untyped-def]
+def _with_positives(
     pos, d_pos, neg_sums, n_neg,
     a, b, gap, pos_threshold, neg_threshold, alpha, beta, sharpness, gap_penalty,
 ):  # fmt: skip
-    """The pass over the positives, and the two sides put together."""
+    """The pass over the positives, and the sum of the two sides."""
     plus = (len(pos), -1.0, alpha, a, -(a + 1.0 + gap), pos_threshold, sharpness)
     minus = (n_neg, 1.0, beta, b, 1.0 + gap - b, neg_threshold, sharpness)
-    pos_sums = _serial(pos, None, d_pos, *_coefficients(*plus))
-    pos_term, pos_weight, pos_f, d_pos_threshold = _side(pos_sums, *plus)
-    neg_term, neg_weight, neg_f, d_neg_threshold = _side(neg_sums, *minus)
+    pos_sums = _side_serial(pos, None, d_pos, *_coefficients(*plus))
+    pos_term, pos_weight, pos_f, d_pos_threshold = _side_term(pos_sums, *plus)
+    neg_term, neg_weight, neg_f, d_neg_threshold = _side_term(neg_sums, *minus)
     stretch = 1.0 + gap_penalty
     return (
         pos_term + neg_term - stretch * gap * gap,
@@ -213,7 +208,7 @@ def _with_positives(  # type: ignore[no-untyped-def]
     )
 
 
-def objective(
+def llpauc_kernel(
     pos: Floats,
     neg: Floats,
     keep: Keep | None,
@@ -223,24 +218,23 @@ def objective(
     variables: tuple[float, float, float, float, float],
     settings: tuple[float, float, float, float],
 ) -> tuple[float, float, float, float, float, float, int, int]:
-    """F and its gradient; that of the scores goes into d_pos and d_neg, 0 where a pair is left out.
+    """F and its gradient; writes the gradient of the scores, 0 where a pair does not count.
 
     Args:
         pos, neg: (B,) and (B, N), contiguous.
         keep: (B, N), which negatives count, or None for all; others may be NaN.
         n_neg: how many count.
-        d_pos, d_neg: written to.
+        d_pos, d_neg: outputs.
         variables: a, b, gap and the two thresholds.
         settings: alpha, beta, sharpness, gap_penalty.
 
     Returns:
-        F, its derivatives by the five variables, the numbers of NaN or infinite scores on both
-        sides.
+        F, its derivatives by the five variables, the numbers of invalid scores on both sides.
     """
     _, b, gap, _, threshold = variables
     _, beta, sharpness, _ = settings
-    # Not from within a kernel: Numba mixes up parallel ones that are called by a cached one.
-    run = _serial if neg.size < 2 * _CHUNK else _parallel
+    # Not from within a kernel: Numba confuses parallel kernels that a cached one calls.
+    run = _side_serial if neg.size < MIN_PARALLEL else _side_parallel
     neg_sums = run(
         neg.reshape(-1), None if keep is None else keep.reshape(-1), d_neg.reshape(-1),
         *_coefficients.py_func(n_neg, 1.0, beta, b, 1.0 + gap - b, threshold, sharpness),
@@ -249,3 +243,158 @@ def objective(
         pos, d_pos, neg_sums, n_neg, *variables, *settings
     )
     return result
+
+
+# --- losses that are means over rows ------------------------------------------------------------
+
+
+class KernelResult(NamedTuple):
+    """The loss, its gradients, and how many scores that count are NaN or infinite."""
+
+    value: float
+    d_pos: Floats
+    d_neg: Floats
+    pos_invalid: int
+    neg_invalid: int
+
+
+Kernel = Callable[[Floats, Floats, Keep | None], KernelResult]
+"""(B,) and (B, N) contiguous scores, and bool (B, N), True where a pair counts, or None for all. A
+row without a pair contributes nothing."""
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """Value and gradient of a loss that is a mean over rows.
+
+    Args:
+        kind: the loss; "softmax" is log sum_j exp(s_j / tau) - s_i / tau.
+        temperature: tau.
+        with_positive: whether the positive is in the sum.
+    """
+
+    kind: Literal["bpr", "bce", "softmax"]
+    temperature: float = 1.0
+    with_positive: bool = False
+
+    def __call__(self, pos: Floats, neg: Floats, keep: Keep | None) -> KernelResult:
+        d_pos, d_neg = np.empty(pos.shape, np.float32), np.empty(neg.shape, np.float32)
+        n_rows = len(pos) if keep is None else int(keep.any(axis=1).sum())
+        sums = np.empty((len(pos), 3))  # value, invalid positive, invalid negatives of each row
+        run = _rows_serial if neg.size < MIN_PARALLEL else _rows_parallel
+        kind = ("bpr", "bce", "softmax").index(self.kind)
+        setting = kind, self.temperature, self.with_positive, 1.0 / max(n_rows, 1)
+        run(pos, neg, keep, d_pos, d_neg, sums, *setting)
+        value, pos_invalid, neg_invalid = sums.cumsum(axis=0)[-1].tolist()  # row after row
+        return KernelResult(value, d_pos, d_neg, int(pos_invalid), int(neg_invalid))
+
+
+@njit(nogil=True, cache=True)
+def _rows_serial(pos, neg, keep, d_pos, d_neg, sums, *setting):
+    for b in range(len(pos)):
+        part = None if keep is None else keep[b]
+        d_pos[b] = _row(pos[b], neg[b], part, d_neg[b], sums[b], *setting)
+
+
+@njit(nogil=True, parallel=True, cache=True)
+def _rows_parallel(pos, neg, keep, d_pos, d_neg, sums, *setting):
+    for b in prange(len(pos)):
+        part = None if keep is None else keep[b]
+        d_pos[b] = _row(pos[b], neg[b], part, d_neg[b], sums[b], *setting)
+
+
+@njit(nogil=True, cache=True)
+def _row(pos, neg, keep, d_neg, sums, kind, temperature, with_positive, row_weight):
+    """Write the row's part of the value and its invalid scores to `sums`; return d_pos.
+
+    `row_weight` is the weight of a row in the mean, 1 / rows.
+    """
+    n = len(neg)
+    if keep is not None:
+        n = 0
+        for j in range(len(neg)):
+            n += keep[j]
+    if n == 0:
+        d_neg[:] = ZERO
+        sums[:] = 0.0
+        return ZERO
+    if kind == 0:
+        weight = row_weight / n
+        value, slopes, invalid = _softplus_row(pos, neg, keep, np.float32(weight), d_neg)
+        value, d_pos = weight * value, np.float32(-slopes)
+    elif kind == 1:
+        weight = row_weight / (1 + n)
+        value, _, invalid = _softplus_row(ZERO, neg, keep, np.float32(weight), d_neg)
+        e = exp_below_0(-abs(pos))
+        value = weight * (value + max(-pos, ZERO) + log1p_to_1(e))
+        d_pos = -np.float32(weight) * (e if pos >= ZERO else ONE) / (ONE + e)
+    else:
+        value, d_pos, invalid = _softmax_row(
+            pos, neg, keep, ONE / np.float32(temperature), with_positive,
+            np.float32(row_weight), d_neg,
+        )  # fmt: skip
+        value *= row_weight
+    sums[0] = value
+    sums[1] = 0.0 if abs(pos) <= LARGEST else 1.0
+    sums[2] = invalid
+    return d_pos
+
+
+@njit(nogil=True, cache=True)
+def _softplus_row(threshold, neg, keep, weight, d_neg):
+    """The sums of softplus(s_j - threshold), of its slopes times `weight`, of invalid scores."""
+    value, slopes, invalid = 0.0, 0.0, 0.0
+    for low in range(0, len(neg), _BLOCK):
+        high = min(low + _BLOCK, len(neg))
+        part = None if keep is None else keep[low:high]
+        sums = _softplus_block(threshold, neg[low:high], part, weight, d_neg[low:high])
+        value += sums[0]
+        slopes += sums[1]
+        invalid += sums[2]
+    return value, slopes, invalid
+
+
+@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+def _softplus_block(threshold, neg, keep, weight, d_neg):
+    value, slopes, invalid = ZERO, ZERO, ZERO
+    for j in range(len(neg)):
+        counts = True if keep is None else keep[j]
+        x = neg[j] - threshold
+        e = exp_below_0(-abs(x))
+        slope = weight * (ONE if x >= ZERO else e) / (ONE + e)
+        slope = slope if counts else ZERO
+        term = max(x, ZERO) + log1p_to_1(e)
+        value += term if counts else ZERO
+        slopes += slope
+        invalid += ONE if counts and not abs(neg[j]) <= LARGEST else ZERO
+        d_neg[j] = slope
+    return value, slopes, invalid
+
+
+@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+def _softmax_row(pos, neg, keep, sharpness, with_positive, weight, d_neg):
+    """log sum_j exp(k s_j) - k s_i with k the sharpness; the gradient times `weight`."""
+    top, invalid = -LARGEST, ZERO
+    for j in range(len(neg)):
+        counts = True if keep is None else keep[j]
+        top = max(top, neg[j] if counts else -LARGEST)
+        invalid += ONE if counts and not abs(neg[j]) <= LARGEST else ZERO
+    if with_positive:
+        top = max(top, pos)
+    total = np.float64(0)
+    for j in range(len(neg)):
+        counts = True if keep is None else keep[j]
+        e = exp_below_0(sharpness * ((neg[j] if counts else top) - top))
+        e = e if counts else ZERO
+        total += e
+        d_neg[j] = e
+    of_pos = ZERO
+    if with_positive:
+        of_pos = exp_below_0(sharpness * (pos - top))
+        total += of_pos
+    scale = weight * sharpness
+    part = scale / np.float32(total)
+    for j in range(len(neg)):
+        d_neg[j] *= part
+    value = math.log(total) + np.float64(sharpness) * (top - pos)
+    return value, of_pos * part - scale, invalid

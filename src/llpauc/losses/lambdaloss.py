@@ -1,4 +1,4 @@
-"""Pairwise losses weighted by what a swap would do to a ranking metric: the LambdaLoss family.
+"""Pairwise losses weighted by the effect of a swap on a ranking metric: the LambdaLoss family.
 
     sum_j weight(r_i, r_j) softplus(s_j - s_i)
 
@@ -12,37 +12,37 @@ weights are constants to the gradient. D(r) = log2(1 + r) is the discount of DCG
 | NDCG-Loss2 | abs(1/D(d) - 1/D(d + 1)) with d = abs(r_i - r_j) |
 | ARP-Loss2 | 1 |
 
-Ties: the positive stands behind every negative that ties with it, and negatives that tie share the
-best of their processes. So processes do not depend on the order of the negatives, no positive has a
-negative's rank (d is at least 1), and a batch of equal scores still has a gradient.
+Ties: the positive is ranked after every negative that ties with it, and tied negatives have the
+best of their ranks. So ranks do not depend on the order of the negatives, no positive has the rank
+of a negative (d is at least 1), and a batch of equal scores still has a gradient.
 
 Reference: Burges, From RankNet to LambdaRank to LambdaMART, 2010; Wang et al., The LambdaLoss
-framework, CIKM 2018. **Departs from the latter**: natural logarithm for base 2, one positive a
-list, and no division by the ideal DCG, which is 1 then.
+framework, CIKM 2018. **Departs from the latter**: natural logarithm instead of base 2, one
+positive in each list, and no division by the ideal DCG, which is then 1.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from llpauc.losses.base import Context, Loss, lowest_where_masked, row_sum
+from llpauc.losses.base import Context, Loss, minus_inf_where_masked, row_sum
 
 Weight = Callable[[Tensor, Tensor], Tensor]
 
 
 @torch.no_grad()
 def candidate_ranks(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """ProcessGroup (B, 1) of the positives and (B, N) of the negatives, as floats.
+    """Ranks (B, 1) of the positives and (B, N) of the negatives, as floats.
 
     >>> candidate_ranks(torch.tensor([2.0]), torch.tensor([[3.0, 2.0, 1.0, 1.0]]))
     (tensor([[3.]]), tensor([[1., 2., 4., 4.]]))
     """
-    counted = lowest_where_masked(neg, mask).contiguous()
+    counted = minus_inf_where_masked(neg, mask).contiguous()
     ascending = counted.sort(1).values
     better = neg.shape[1] - torch.searchsorted(ascending, counted, right=True)
     pos_rank = 1 + (counted >= pos[:, None]).sum(1, keepdim=True)
@@ -60,7 +60,7 @@ def gain(rank: Tensor) -> Tensor:
 
 
 def lambdarank_weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
-    """What DCG would gain or lose if the two changed places."""
+    """The change of DCG if the two were swapped."""
     return (gain(pos_rank) - gain(neg_rank)).abs()
 
 
@@ -70,20 +70,20 @@ def ndcg_loss1_weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
 
 
 def ndcg_loss2_weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
-    """By the distance of the two processes: the tighter bound on NDCG."""
+    """By the distance of the two ranks: the tighter bound on NDCG."""
     distance = (pos_rank - neg_rank).abs()
     return (gain(distance) - gain(distance + 1.0)).abs()
 
 
 def arp_loss2_weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
-    """The same for all: the sum bounds the positive's rank, up to log 2."""
+    """1 for all pairs: the sum bounds the positive's rank, up to log 2."""
     return torch.ones_like(neg_rank)
 
 
 def lambda_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, weight: Weight) -> Tensor:
-    """The sum over pairs at the top of this file; the mean over rows.
+    """The sum over pairs of this module, averaged over rows.
 
-    Shapes: pos (B,), neg and mask (B, N); a scalar comes back.
+    Shapes: pos (B,), neg and mask (B, N); returns a scalar.
 
     >>> lambda_loss(torch.tensor([1.0]), torch.tensor([[1.0, 1.0]]), weight=arp_loss2_weight)
     tensor(1.3863)
@@ -93,15 +93,12 @@ def lambda_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, weight:
 
 
 class LambdaLoss(Loss):
-    """What the four have in common; `weight` tells them apart."""
+    """Base of the four losses, which differ in `weight`: ranks (B, 1) and (B, N) -> (B, N)."""
 
-    @staticmethod
-    @abstractmethod
-    def weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
-        """The weight of each pair, (B, N), from the processes (B, 1) and (B, N)."""
+    weight: ClassVar[Callable[..., Tensor]]
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return lambda_loss(pos, neg, mask, weight=self.weight)
+        return lambda_loss(pos, neg, mask, weight=type(self).weight)
 
 
 class LambdaRankLoss(LambdaLoss):
@@ -116,7 +113,7 @@ class LambdaRankLoss(LambdaLoss):
 
 
 class NDCGLoss1(LambdaLoss):
-    """All pairs of a positive weighted by its own discount.
+    """All pairs of a positive weighted by its discount.
 
     >>> NDCGLoss1()(torch.tensor([0.0]), torch.tensor([[0.0]]))  # log 2 / log2(3)
     tensor(0.4373)
@@ -127,7 +124,7 @@ class NDCGLoss1(LambdaLoss):
 
 
 class NDCGLoss2(LambdaLoss):
-    """Pairs weighted by the distance of their processes.
+    """Pairs weighted by the distance of their ranks.
 
     >>> NDCGLoss2()(torch.tensor([0.0]), torch.tensor([[0.0]]))  # (1 - 1/log2(3)) log 2
     tensor(0.2558)
@@ -138,7 +135,7 @@ class NDCGLoss2(LambdaLoss):
 
 
 class ARPLoss2(LambdaLoss):
-    """All pairs alike: N times BPR.
+    """All pairs with the same weight: N times BPR.
 
     >>> ARPLoss2()(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]))  # 2 log 2
     tensor(1.3863)

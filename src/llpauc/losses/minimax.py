@@ -1,16 +1,16 @@
-"""The minimax step for anybody's optimizer.
+"""The minimax step for any torch optimizer.
 
-A loss such as `LLPAUCLoss` is minimised over the model and some variables of its own, and maximised
-over the others; all of its variables are brought back into their domains after the step. In a loop
-of your own one line does it all, and works for every other loss too:
+`LLPAUCLoss` is minimised over the model and some of its variables, and maximised over the others;
+after each step the variables are brought back into their domains. One line does it, for every loss:
 
     optimizer = minimax_optimizer(torch.optim.Adam, model.parameters(), loss, lr=1e-3)
 
-after which `optimizer.step()` is all there is to call.
+Then call `optimizer.step()` as usual.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,21 +19,21 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from llpauc.errors import InputError
-from llpauc.losses.base import Loss, check_above_zero
+from llpauc.losses.base import Loss
 
 
 def minimax_parameter_groups(
     model_params: Iterable[nn.Parameter], loss: Loss, lr: float, fast: float = 2.0, **options: Any
 ) -> list[dict[str, Any]]:
-    """Parameter groups for any `torch.optim` class: the model, then the loss's own variables.
+    """Parameter groups for any `torch.optim` class: the model, then the variables of the loss.
 
-    The variables never get weight decay: their domains are known, and 0 is not where they belong.
+    The variables never have weight decay: it would pull them to 0, away from their optimum.
 
     Args:
-        model_params: what the loss is minimised over.
+        model_params: minimised.
         loss: any loss; one without variables adds no group.
         lr: the base rate, above 0.
-        fast: factor of it for `loss.fast_parameters()`; 2 in the reference setting.
+        fast: factor of the rate for `loss.fast_parameters()`; 2 in the paper.
         options: further options of every group, such as betas or weight_decay.
 
     >>> from llpauc.losses import LLPAUCLoss
@@ -41,25 +41,29 @@ def minimax_parameter_groups(
     >>> [(len(group["params"]), group["lr"], group["maximize"]) for group in groups]
     [(1, 0.1, False), (2, 0.1, False), (1, 0.2, False), (2, 0.2, True)]
     """
-    lr, fast = check_above_zero("lr", lr), check_above_zero("fast", fast)
-    groups = [{"maximize": False, **options, "params": list(model_params), "lr": lr}]
-    is_fast = {id(parameter) for parameter in loss.fast_parameters()}
-    for maximize, parameters in (
-        (False, loss.descent_parameters()),
-        (True, loss.ascent_parameters()),
-    ):
-        for rate, wanted in ((lr, False), (lr * fast, True)):
-            members = [p for p in parameters if (id(p) in is_fast) == wanted]
+    for name, value in (("lr", lr), ("fast", fast)):
+        if not (value > 0.0 and math.isfinite(value)):
+            raise InputError(f"{name} must be above 0, got {value!r}")
+    groups = [{"maximize": False, **options, "params": list(model_params), "lr": float(lr)}]
+    fast_ids = {id(parameter) for parameter in loss.fast_parameters()}
+    for maximize, parameters in _variables(loss):
+        for is_fast in (False, True):
+            members = [p for p in parameters if (id(p) in fast_ids) == is_fast]
             if members:
-                own = {"params": members, "lr": rate, "maximize": maximize, "weight_decay": 0.0}
-                groups.append({**options, **own})
+                group = {"params": members, "lr": lr * fast if is_fast else float(lr)}
+                groups.append({**options, **group, "maximize": maximize, "weight_decay": 0.0})
     return groups
 
 
-def attach(loss: Loss, optimizer: Optimizer) -> RemovableHandle:
-    """Have `loss.project_()` called after every step of an optimizer; the handle undoes it.
+def _variables(loss: Loss) -> list[tuple[bool, list[nn.Parameter]]]:
+    """Whether they are maximised, and the variables."""
+    return [(False, loss.descent_parameters()), (True, loss.ascent_parameters())]
 
-    Refuses an optimizer that would move one of the loss's variables the wrong way, or not at all.
+
+def attach(loss: Loss, optimizer: Optimizer) -> RemovableHandle:
+    """Call `loss.project_()` after every step of an optimizer, until the handle is removed.
+
+    Raises `InputError` if the optimizer would move a variable the wrong way, or not at all.
     """
     if loss.ascent_parameters() and "maximize" not in optimizer.defaults:
         raise InputError(f"{type(optimizer).__name__} cannot maximise; use Adam, SGD or the like")
@@ -69,17 +73,13 @@ def attach(loss: Loss, optimizer: Optimizer) -> RemovableHandle:
         for parameter in group["params"]
     }
     names = {id(parameter): name for name, parameter in loss.named_parameters()}
-    for maximize, parameters in (
-        (False, loss.descent_parameters()),
-        (True, loss.ascent_parameters()),
-    ):
+    for maximize, parameters in _variables(loss):
         for parameter in parameters:
             name = names[id(parameter)]
             if id(parameter) not in directions:
                 raise InputError(f"{name} is in no group; use minimax_parameter_groups")
             if directions[id(parameter)] != maximize:
-                wanted = "maximize=True" if maximize else "maximize=False"
-                raise InputError(f"{name} is in a group without {wanted}")
+                raise InputError(f"{name} is in a group without maximize={maximize}")
     return optimizer.register_step_post_hook(lambda *_: loss.project_())
 
 
@@ -91,10 +91,10 @@ def minimax_optimizer(
     fast: float = 2.0,
     **options: Any,
 ) -> Optimizer:
-    """An optimizer of the model and the loss's variables that also projects: the one line.
+    """An optimizer of the model and the variables of the loss, which also projects them.
 
     Args:
-        kind: a `torch.optim` class that knows `maximize`, e.g. torch.optim.Adam.
+        kind: a `torch.optim` class with the option `maximize`, e.g. torch.optim.Adam.
         model_params, loss, lr, fast, options: as in `minimax_parameter_groups`.
 
     >>> import torch
@@ -104,7 +104,7 @@ def minimax_optimizer(
     >>> optimizer = minimax_optimizer(torch.optim.SGD, [scores], loss, lr=100.0)
     >>> loss(scores, torch.zeros(4, 8)).backward()
     >>> optimizer.step()
-    >>> loss.neg_threshold.item()  # a step of 200 times its slope, and back into its domain
+    >>> loss.neg_threshold.item()  # a step of 200 times its gradient, then projected
     5.0
     """
     optimizer = kind(minimax_parameter_groups(model_params, loss, lr, fast, **options))  # type: ignore[call-arg]

@@ -1,25 +1,22 @@
 """Losses of the difference between a positive and each of its negatives: BPR, DNS, Softmax_v.
 
-Symbols: s_i (`pos`) the positive's score, s_j (`neg`) its negatives', mean and sum over the j that
-count. Every function takes rows that each have a pair that counts, and returns the mean over rows.
+Symbols: s_i (`pos`) the positive score, s_j (`neg`) those of its negatives, mean and sum over the j
+that count. Every row must have a pair that counts; every function returns the mean over rows.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from llpauc.errors import check_at_least
-from llpauc.losses.base import (
-    Context,
-    Loss,
-    check_above_zero,
-    lowest_where_masked,
-    row_mean,
-    row_sum,
-)
-from llpauc.losses.row_kernels import RowKernel
+from llpauc.losses.base import Loss, minus_inf_where_masked, row_mean, row_sum
+from llpauc.losses.kernels import RowKernel
+from llpauc.options import Grid, LogRange
 
 
 def bpr_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -27,7 +24,7 @@ def bpr_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
 
         mean_j softplus(s_j - s_i)
 
-    Shapes: pos (B,), neg and mask (B, N); a scalar comes back.
+    Shapes: pos (B,), neg and mask (B, N); returns a scalar.
 
     Reference: Rendle et al., BPR, UAI 2009.
 
@@ -43,7 +40,7 @@ def dns_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, hardest: i
 
         mean over the M largest s_j of softplus(s_j - s_i)
 
-    A row with fewer than M that count, or a batch with fewer than M, takes those there are.
+    A row with fewer than M negatives that count uses all of them.
 
     Args:
         hardest: M, at least 1.
@@ -53,13 +50,14 @@ def dns_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, hardest: i
     >>> dns_loss(torch.tensor([1.0]), torch.tensor([[1.0, -9.0]]), hardest=1)
     tensor(0.6931)
     """
-    top = lowest_where_masked(neg.detach(), mask).topk(min(hardest, neg.shape[1]), dim=1).indices
+    scores = minus_inf_where_masked(neg.detach(), mask)
+    top = scores.topk(min(hardest, neg.shape[1]), dim=1).indices
     counted = None if mask is None else mask.gather(1, top)
     return bpr_loss(pos, neg.gather(1, top), counted)
 
 
 def softmax_v_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, rho: float) -> Tensor:
-    """Softmax_v(rho, N): BPR in which the worst pairs weigh most, as far as rho lets them.
+    """Softmax_v(rho, N): BPR in which the worst pairs weigh most, controlled by rho.
 
         Z_j = softplus(s_j - s_i)      tau = sqrt(Var_j(Z) / (2 rho))
         sum_j softmax(Z / tau)_j Z_j
@@ -80,7 +78,8 @@ def softmax_v_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, rho:
         centered = pairs - row_mean(pairs, mask)[:, None]
         spread = (row_mean(centered.square(), mask) / (2.0 * rho)).sqrt()
         floor = torch.finfo(pairs.dtype).tiny ** 0.5
-        weights = lowest_where_masked(centered / spread.clamp(min=floor)[:, None], mask).softmax(1)
+        scaled = centered / spread.clamp(min=floor)[:, None]
+        weights = minus_inf_where_masked(scaled, mask).softmax(1)
     return row_sum(weights * pairs, mask).mean()
 
 
@@ -92,31 +91,27 @@ class BPRLoss(Loss):
     """
 
     meaning = "BPR: log 2 = 0.69 where all scores are equal, towards 0 as positives win"
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return bpr_loss(pos, neg, mask)
+    equation = staticmethod(bpr_loss)
 
     def kernel(self) -> RowKernel:
         return RowKernel("bpr")
 
 
+@dataclass(eq=False, repr=False)
 class DNSLoss(Loss):
     """`dns_loss` as a module.
 
     Args:
-        hardest: how many of the given negatives, the best-scored, enter; at least 1.
+        hardest: how many of the given negatives, the best-scored, are used; at least 1.
     """
 
     meaning = "BPR against the hardest negatives only: 0.69 where all scores are equal"
+    equation = staticmethod(dns_loss)
 
-    def __init__(self, hardest: int = 5) -> None:
-        super().__init__()
-        self.hardest = check_at_least("hardest", hardest, 1)
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return dns_loss(pos, neg, mask, hardest=self.hardest)
+    hardest: Annotated[int, Ge(1), Grid(2, 5, 20)] = 5
 
 
+@dataclass(eq=False, repr=False)
 class SoftmaxVLoss(Loss):
     """`softmax_v_loss` as a module.
 
@@ -125,10 +120,6 @@ class SoftmaxVLoss(Loss):
     """
 
     meaning = "BPR with most weight on the pairs in the worst order: at least the BPR value"
+    equation = staticmethod(softmax_v_loss)
 
-    def __init__(self, rho: float = 1.0) -> None:
-        super().__init__()
-        self.rho = check_above_zero("rho", rho)
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return softmax_v_loss(pos, neg, mask, rho=self.rho)
+    rho: Annotated[float, Gt(0), LogRange(0.1, 10.0)] = 1.0

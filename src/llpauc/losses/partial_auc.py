@@ -1,121 +1,78 @@
-"""LLPAUC, and its special cases OPAUC and AUC, as losses; the equation is in `objective`."""
+"""LLPAUC and its special cases OPAUC and AUC as losses; the equation is in `objective`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar, Literal, cast
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Literal, cast
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
-from llpauc.errors import InputError, check_fraction, choose
+from llpauc.errors import InputError
 from llpauc.losses.base import (
     Context,
     Loss,
+    NonFiniteError,
     Prepared,
-    as_computed,
-    check_finite,
-    check_not_below_zero,
     check_shapes,
-    leave_out,
+    to_common_dtype,
 )
-from llpauc.losses.exact import counted, exact_saddle, hard_llpauc
-from llpauc.losses.fused import (
+from llpauc.losses.kernels import Kernel
+from llpauc.losses.objective import (
+    INITIAL_VARIABLES,
     Settings,
-    ValueAndGrads,
     Variables,
+    counted,
+    exact_saddle,
+    fits_kernel,
     fused_objective,
-    fused_value_and_grads,
+    hard_llpauc,
+    llpauc_objective,
+    llpauc_value_and_grads,
     projected,
 )
-from llpauc.losses.objective import START, llpauc_objective
-from llpauc.losses.per_row_threshold import SHARPEST, OwnRowsKernel, hard_row_llpauc, row_objective
-from llpauc.losses.row_kernels import Kernel
+from llpauc.losses.per_user import (
+    MAX_SHARPNESS,
+    PerUserKernel,
+    hard_row_llpauc,
+    per_user_objective,
+)
 from llpauc.metrics.partial_auc import selected_count
+from llpauc.options import Aliases, Fraction
 
-Solver = Literal["sgda", "exact", "rows"]
-
-_SOLVERS: Mapping[str, str] = {
-    "sgda": "five learnt variables: gradient descent and ascent",
-    "exact": "thresholds by top-k selection on the batch, the rest in closed form",
-    "rows": "each row's own threshold among its negatives, soft, solved on the batch",
-}
+Solver = Annotated[Literal["sgda", "exact", "per-user"], Aliases({"rows": "per-user"})]
 
 
-def _fits_kernel(pos: Tensor, settings: Settings) -> bool:
-    return pos.is_cpu and pos.dtype == torch.float32 and not math.isinf(settings.sharpness)
-
-
-def llpauc_value_and_grads(
-    pos: Tensor,
-    neg: Tensor,
-    variables: Variables[float],
-    settings: Settings,
-    neg_mask: Tensor | None = None,
-) -> ValueAndGrads:
-    """F and all its first derivatives, without a graph: for an engine that drives its own updates.
-
-    float32 on a CPU takes one pass over the scores; anything else goes through autograd.
-
-    Args:
-        pos: (B,) scores.
-        neg: (B, N) scores.
-        variables: the five, as numbers.
-        settings: alpha, beta, sharpness, gap_penalty.
-        neg_mask: bool (B, N), True where a pair counts; a row without one contributes nothing.
-
-    >>> grads = llpauc_value_and_grads(
-    ...     torch.zeros(2), torch.zeros(2, 3), START, Settings(1.0, 1.0, 5.0, 0.0)
-    ... )
-    >>> grads.value, grads.d_variables.gap  # the gap wants to go to b - a = -1/2 + 1/2
-    (0.5, 0.0)
-    """
-    check_shapes(pos, neg, neg_mask)
-    pos, neg = as_computed(pos.detach(), neg.detach())
-    if _fits_kernel(pos, settings):
-        return fused_value_and_grads(pos, neg, variables, settings, neg_mask)
-    with torch.enable_grad():
-        leaves = [pos.clone().requires_grad_(), neg.clone().requires_grad_()]
-        leaves += [torch.tensor(v, dtype=pos.dtype, device=pos.device) for v in variables]
-        for leaf in leaves[2:]:
-            leaf.requires_grad_()
-        kept_pos, kept_neg, mask = leaves[0], leaves[1], neg_mask
-        if neg_mask is not None:
-            kept_pos, kept_neg, mask, _ = leave_out(kept_pos, kept_neg, neg_mask, Context())
-        check_finite(kept_pos, kept_neg, mask)
-        if len(kept_pos) == 0:
-            value = kept_pos.sum() + kept_neg.sum()
-        else:
-            value = llpauc_objective(kept_pos, kept_neg, Variables(*leaves[2:]), settings, mask)
-        grads = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
-    d_variables = Variables(*(grad.item() for grad in grads[2:]))
-    return ValueAndGrads(value.item(), grads[0], grads[1], d_variables)
-
-
+@dataclass(eq=False, repr=False)
 class LLPAUCLoss(Loss):
     """Lower-left partial AUC: the best alpha of the positives against the best beta of the
     negatives. The equation, its symbols and where it departs from the paper:
     `llpauc.losses.objective`.
 
-    With `solver="sgda"` it is a minimax loss. Its value moves both ways while it learns, and holds
-    a constant bias of the soft selection; `diagnose` says what it stands for. Two of its variables
-    must be maximised, and all of them projected after the step: `minimax_optimizer` sees to both.
-    With `solver="exact"` the saddle is solved on each batch, and there is nothing to learn.
-    With `solver="rows"` each row has its own threshold among its negatives, as the metric has: see
-    `llpauc.losses.per_row_threshold`. It wants many negatives a row, and a higher sharpness (20 or
-    so).
+    | solver | method |
+    |---|---|
+    | sgda | five learnt variables, by gradient descent and ascent |
+    | exact | thresholds by top-k selection on the batch, the rest in closed form |
+    | per-user | a soft threshold for each row among its negatives, solved on the batch |
+
+    With `solver="sgda"` it is a minimax loss. Its value moves both ways during training, and has a
+    constant bias from the soft selection; `diagnose` reports what it stands for. Two of its
+    variables must be maximised, and all of them projected after the step: `minimax_optimizer` does
+    both. With `solver="exact"` the saddle is solved on each batch, and there is nothing to learn.
+    `solver="per-user"` selects as the metric does, see `llpauc.losses.per_user`; it needs many
+    negatives for each row, and a higher sharpness (about 20).
 
     Args:
-        alpha: share of positives, in (0, 1].
-        beta: share of negatives, in (0, 1].
+        alpha: fraction of the positives, in (0, 1].
+        beta: fraction of the negatives, in (0, 1].
         sharpness: kappa, above 0: how close softplus is to max(0, .); unused by "exact".
-        gap_penalty: w, at least 0; unused by "rows".
-        solver: "sgda", "exact" or "rows".
+        gap_penalty: w, at least 0; unused by "per-user".
+        solver: "sgda", "exact" or "per-user".
 
-    Shapes: pos_scores (B,), neg_scores and neg_mask (B, N); a scalar comes back. Scores in float32
-    on a CPU go through a one-pass kernel, which has first derivatives only; anything else through
-    plain autograd.
+    Shapes: pos_scores (B,), neg_scores and neg_mask (B, N); returns a scalar. float32 scores on a
+    CPU go through a one-pass kernel, which has first derivatives only; others through autograd.
 
     Reference: Shi et al., WWW 2024, Eq. 14 and Algorithm 1.
 
@@ -129,52 +86,39 @@ class LLPAUCLoss(Loss):
         "(1 - f_i + f_j)^2, minus 1, plus a constant bias of the soft selection that falls as "
         "sharpness grows; saddle_value is free of it, -1 at best"
     )
-    variable_names: ClassVar[tuple[str, ...]] = Variables._fields
-    pos_center: nn.Parameter
-    neg_center: nn.Parameter
-    gap: nn.Parameter
-    pos_threshold: nn.Parameter
-    neg_threshold: nn.Parameter
 
-    def __init__(
-        self,
-        alpha: float,
-        beta: float,
-        *,
-        sharpness: float = 5.0,
-        gap_penalty: float = 0.0,
-        solver: Solver = "sgda",
-    ) -> None:
-        super().__init__()
-        if not sharpness > 0.0:
-            raise InputError(f"sharpness must be above 0, got {sharpness!r}")
-        choose(_SOLVERS, solver, "solver")
-        self.solver = solver
-        self.settings = Settings(
-            check_fraction("alpha", alpha),
-            check_fraction("beta", beta),
-            float(sharpness),
-            check_not_below_zero("gap_penalty", gap_penalty),
-        )
-        if solver == "sgda":
-            for name, value in zip(self.variable_names, START, strict=True):
+    alpha: Fraction
+    beta: Fraction
+    _: KW_ONLY
+    sharpness: Annotated[float, Gt(0), Le(math.inf)] = 5.0
+    gap_penalty: Annotated[float, Ge(0)] = 0.0
+    solver: Solver = "sgda"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.solver == "sgda":
+            for name, value in INITIAL_VARIABLES._asdict().items():
                 self.register_parameter(name, nn.Parameter(torch.tensor(value)))
 
     @property
+    def settings(self) -> Settings:
+        return Settings(self.alpha, self.beta, self.sharpness, self.gap_penalty)
+
+    @property
     def variables(self) -> Variables[Tensor]:
-        """The five parameters; an error for the other solvers, which have none."""
+        """The five parameters; raises `InputError` for the other solvers, which have none."""
         if self.solver != "sgda":
             raise InputError(
                 f"solver={self.solver!r} solves its variables on each batch; see diagnose()"
             )
-        own = cast("dict[str, nn.Parameter]", self._parameters)  # the hot path: no lookup by name
-        return Variables(*own.values())
+        parameters = cast("dict[str, nn.Parameter]", self._parameters)  # fast: no lookup by name
+        return Variables(*parameters.values())
 
     @property
-    def pools_rows(self) -> bool:
-        """The best positives are chosen among those of the batch, and, but for solver "rows", the
-        hardest negatives too."""
-        return self.solver != "rows" or self.settings.alpha < 1
+    def needs_whole_batch(self) -> bool:
+        """The best positives are selected from the batch, and so are the hardest negatives, except
+        with the solver "per-user"."""
+        return self.solver != "per-user" or self.alpha < 1
 
     def ascent_parameters(self) -> list[nn.Parameter]:
         return self._named("gap", "pos_threshold")
@@ -186,17 +130,17 @@ class LLPAUCLoss(Loss):
         return self._named("gap", "pos_threshold", "neg_threshold")
 
     def _named(self, *names: str) -> list[nn.Parameter]:
-        return [] if self.solver != "sgda" else [getattr(self, name) for name in names]
+        return [self.get_parameter(name) for name in names if self.solver == "sgda"]
 
     def project_(self) -> None:
         """Clip the variables to their domains, as line 9 of Algorithm 1: after the step, never in
-        the forward pass, where it would kill the gradient of one that has left its domain."""
+        the forward pass, where a variable outside its domain would lose its gradient."""
         if self.solver != "sgda":
             return
         variables = self.variables
         numbers = Variables(*(variable.item() for variable in variables))
         inside = projected(numbers)
-        if inside == numbers:  # the usual case: this stands after every batch
+        if inside == numbers:  # the usual case
             return
         with torch.no_grad():
             for variable, old, new in zip(variables, numbers, inside, strict=True):
@@ -214,31 +158,23 @@ class LLPAUCLoss(Loss):
         if self.solver != "sgda":
             return super().forward(pos_scores, neg_scores, neg_mask, context=context)
         check_shapes(pos_scores, neg_scores, neg_mask)
-        pos, neg = as_computed(pos_scores, neg_scores)
-        value: Tensor
-        if _fits_kernel(pos, self.settings):
+        pos, neg = to_common_dtype(pos_scores, neg_scores)
+        if fits_kernel(pos, self.settings):
             value = fused_objective(pos, neg, neg_mask, self.settings, self.variables)
         else:
             value = super().forward(pos, neg, neg_mask, context=context)
-        if not math.isfinite(value.item()):  # the scores are known to be finite by now
-            figures = {name: getattr(self, name).item() for name in self.variable_names}
-            raise InputError(f"the loss is {value.item()}: look at its variables, {figures}")
+        if not math.isfinite(value.item()):  # the scores have been checked
+            variables = {name: variable.item() for name, variable in self.named_parameters()}
+            raise NonFiniteError(f"the loss is {value.item()}: look at its variables, {variables}")
         return value
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         if self.solver == "sgda":
             return llpauc_objective(pos, neg, self.variables, self.settings, mask)
         alpha, beta, sharpness, gap_penalty = self.settings
-        if self.solver == "rows":
-            return row_objective(pos, neg, alpha, beta, sharpness, mask)
+        if self.solver == "per-user":
+            return per_user_objective(pos, neg, alpha, beta, sharpness, mask)
         return exact_saddle(pos, neg, mask, alpha=alpha, beta=beta, gap_penalty=gap_penalty).value
-
-    def value_and_all_grads(
-        self, pos_scores: Tensor, neg_scores: Tensor, neg_mask: Tensor | None = None
-    ) -> ValueAndGrads:
-        """`llpauc_value_and_grads` at the variables as they are; solver "sgda" only."""
-        numbers = Variables(*(variable.item() for variable in self.variables))
-        return llpauc_value_and_grads(pos_scores, neg_scores, numbers, self.settings, neg_mask)
 
     def value_and_grads(
         self,
@@ -248,39 +184,42 @@ class LLPAUCLoss(Loss):
         *,
         context: Context | None = None,
     ) -> tuple[float, Tensor, Tensor]:
-        if self.solver != "sgda":
+        check_shapes(pos_scores, neg_scores, neg_mask)
+        pos, neg = to_common_dtype(pos_scores.detach(), neg_scores.detach())
+        if self.solver != "sgda" or not fits_kernel(pos, self.settings):
             return super().value_and_grads(pos_scores, neg_scores, neg_mask, context=context)
-        result = self.value_and_all_grads(pos_scores, neg_scores, neg_mask)
-        for variable, slope in zip(self.variables, result.d_variables, strict=True):
+        numbers = Variables(*(variable.item() for variable in self.variables))
+        result = llpauc_value_and_grads(pos, neg, numbers, self.settings, neg_mask)
+        for variable, derivative in zip(self.variables, result.d_variables, strict=True):
             if variable.grad is None:
                 variable.grad = torch.zeros_like(variable)
-            variable.grad.fill_(slope)
+            variable.grad.fill_(derivative)
         d_pos, d_neg = result.d_pos.to(pos_scores.dtype), result.d_neg.to(neg_scores.dtype)
         return result.value, d_pos, d_neg
 
     def kernel(self) -> Kernel | None:
-        alpha, beta, sharpness, _ = self.settings
-        if self.solver != "rows" or sharpness > SHARPEST:
+        if self.solver != "per-user" or self.sharpness > MAX_SHARPNESS:
             return None
-        return OwnRowsKernel(alpha, beta, sharpness)
+        return PerUserKernel(self.alpha, self.beta, self.sharpness)
 
-    def figures(self, batch: Prepared) -> dict[str, float]:
-        """The hard LLPAUC of the batch, the shares it selects, its saddle value, the variables.
+    def diagnostics(self, batch: Prepared) -> dict[str, float]:
+        """The hard LLPAUC of the batch, the fractions it selects, its saddle value, the variables.
 
-        `pos_share` and `neg_share` are mean weights, near alpha and beta once the thresholds have
-        settled; `..._share_above` count what lies above a threshold, less where kappa is small.
+        `pos_fraction` and `neg_fraction` are mean weights, near alpha and beta once the thresholds
+        have settled; `..._fraction_above` count scores above a threshold, fewer where kappa is
+        small.
         """
         alpha, beta, sharpness, gap_penalty = self.settings
         pos, neg, mask, _ = batch
-        if self.solver == "rows":
+        if self.solver == "per-user":
             hard = hard_row_llpauc(pos, neg, mask, alpha, beta)
-            return {**super().figures(batch), "hard_row_llpauc": hard}
+            return {**super().diagnostics(batch), "hard_row_llpauc": hard}
         saddle = exact_saddle(pos, neg, mask, alpha=alpha, beta=beta, gap_penalty=gap_penalty)
         normalised, raw = hard_llpauc(pos, neg, mask, alpha=alpha, beta=beta)
         negatives = counted(neg, mask)
-        shares = {
-            "pos_share": selected_count(alpha, len(pos)) / len(pos),
-            "neg_share": selected_count(beta, len(negatives)) / len(negatives),
+        fractions = {
+            "pos_fraction": selected_count(alpha, len(pos)) / len(pos),
+            "neg_fraction": selected_count(beta, len(negatives)) / len(negatives),
         }
         variables = saddle.variables
         if self.solver == "sgda":
@@ -291,54 +230,41 @@ class LLPAUCLoss(Loss):
                 "pos": 2.0 * (1.0 + gap) * f_pos - (f_pos - a).square() - pos_threshold,
                 "neg": 2.0 * (1.0 + gap) * f_neg + (f_neg - b).square() - neg_threshold,
             }
-            for (side, excess), share in zip(excesses.items(), (alpha, beta), strict=True):
+            for (side, excess), fraction in zip(excesses.items(), (alpha, beta), strict=True):
                 soft = (excess * sharpness).nan_to_num(nan=0.0).sigmoid()  # 0 inf is nan
-                shares[f"{side}_share"] = soft.mean().item() if share < 1.0 else 1.0
-                above = (excess > 0.0).double().mean().item()
-                shares[f"{side}_share_above"] = above if share < 1.0 else 1.0
+                above = (excess > 0.0).double()
+                selects = fraction < 1.0
+                fractions[f"{side}_fraction"] = soft.mean().item() if selects else 1.0
+                fractions[f"{side}_fraction_above"] = above.mean().item() if selects else 1.0
         return {
-            **super().figures(batch),
+            **super().diagnostics(batch),
             "hard_llpauc": normalised,
             "hard_llpauc_raw": raw,
-            **shares,
+            **fractions,
             "saddle_value": saddle.value.item(),
             **{name: value.item() for name, value in variables._asdict().items()},
         }
 
-    def extra_repr(self) -> str:
-        words = ", ".join(f"{name}={value:g}" for name, value in self.settings._asdict().items())
-        return f"{words}, solver={self.solver!r}"
 
-
+@dataclass(eq=False, repr=False)
 class OPAUCLoss(LLPAUCLoss):
     """One-way partial AUC (PAUCI): all positives against the best beta of the negatives.
     LLPAUCLoss(1, beta) by definition.
 
     Args:
-        beta: share of negatives, in (0, 1].
-        sharpness, gap_penalty, solver: as in `LLPAUCLoss`.
+        beta: fraction of the negatives, in (0, 1].
 
     Reference: Shao et al., NeurIPS 2022. gamma^2 enters with a minus sign, as above.
     """
 
-    def __init__(
-        self,
-        beta: float,
-        *,
-        sharpness: float = 5.0,
-        gap_penalty: float = 0.0,
-        solver: Solver = "sgda",
-    ) -> None:
-        super().__init__(1.0, beta, sharpness=sharpness, gap_penalty=gap_penalty, solver=solver)
+    alpha: Fraction = field(init=False, default=1.0)
 
 
+@dataclass(eq=False, repr=False)
 class AUCLoss(LLPAUCLoss):
     """AUC with the square loss: all positives against all negatives. LLPAUCLoss(1, 1) by
-    definition; nothing is selected, so there is no sharpness.
+    definition; nothing is selected, so there is no sharpness."""
 
-    Args:
-        gap_penalty, solver: as in `LLPAUCLoss`.
-    """
-
-    def __init__(self, *, gap_penalty: float = 0.0, solver: Solver = "sgda") -> None:
-        super().__init__(1.0, 1.0, gap_penalty=gap_penalty, solver=solver)
+    alpha: Fraction = field(init=False, default=1.0)
+    beta: Fraction = field(init=False, default=1.0)
+    sharpness: float = field(init=False, default=5.0)

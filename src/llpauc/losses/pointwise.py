@@ -1,26 +1,24 @@
 """Losses of single scores: BCE, TCE and RCE on logits, CCL on cosines.
 
-Symbols: s_i (`pos`) the positive's score, s_j (`neg`) its negatives', f = sigmoid(s), c a cosine,
-n the number of negatives of the row that count. The batch is worth the mean over its rows.
+Symbols: s_i (`pos`) the positive's score, s_j (`neg`) those of its negatives, f = sigmoid(s), c a
+cosine, n the number of negatives of the row that count. Every function returns the mean over rows.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Le, Lt
 from torch import Tensor
 from torch.nn.functional import logsigmoid, relu, softplus
 
-from llpauc.errors import InputError, check_at_least
-from llpauc.losses.base import (
-    Context,
-    Loss,
-    check_not_below_zero,
-    row_mean,
-    row_sum,
-)
-from llpauc.losses.row_kernels import RowKernel
+from llpauc.errors import check_at_least
+from llpauc.losses.base import Context, Loss, row_mean, row_sum
+from llpauc.losses.kernels import RowKernel
+from llpauc.options import Count, Grid
 
 
 def _counts(neg: Tensor, mask: Tensor | None) -> Tensor | int:
@@ -32,7 +30,7 @@ def bce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
 
         (softplus(-s_i) + sum_j softplus(s_j)) / (1 + n)
 
-    Shapes: pos (B,), neg and mask (B, N); a scalar comes back.
+    Shapes: pos (B,), neg and mask (B, N); returns a scalar.
 
     Reference: He et al., Neural collaborative filtering, WWW 2017.
 
@@ -44,18 +42,18 @@ def bce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def tce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, dropped: float) -> Tensor:
-    """Truncated cross-entropy: BCE without the positives that fit worst, taken to be noise.
+    """Truncated cross-entropy: BCE without the positives that fit worst, assumed to be noise.
 
         (kept_i softplus(-s_i) + sum_j softplus(s_j)) / (kept_i + n)
 
     kept_i is 0 for the floor(dropped B) positives of the largest loss, and 1 for the others.
 
     Args:
-        dropped: share of the batch's positives, in [0, 1].
+        dropped: fraction of the batch's positives, in [0, 1].
 
     Reference: Wang et al., Denoising implicit feedback, WSDM 2021. **Departs from the paper**,
-    which drops a share of all samples, of which only positives can be hit; this is a share of the
-    positives, which does not change its meaning with the number of negatives.
+    which drops a fraction of all samples, though only positives can be dropped; this is a fraction
+    of the positives, whose meaning does not depend on the number of negatives.
 
     >>> tce_loss(torch.tensor([0.0, -9.0]), torch.tensor([[0.0], [0.0]]), dropped=0.5)
     tensor(0.6931)
@@ -115,34 +113,29 @@ class BCELoss(Loss):
     """
 
     meaning = "cross-entropy of yes or no: log 2 = 0.69 where the model knows nothing"
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return bce_loss(pos, neg, mask)
+    equation = staticmethod(bce_loss)
 
     def kernel(self) -> RowKernel:
         return RowKernel("bce")
 
 
+@dataclass(eq=False, repr=False)
 class TCELoss(Loss):
-    """`tce_loss` whose dropped share grows linearly from 0 at step 0 to `max_dropped`.
+    """`tce_loss` whose dropped fraction grows linearly from 0 at step 0 to `max_dropped`.
 
     Args:
-        max_dropped: share of positives left out in the end, in [0, 1).
+        max_dropped: fraction of the positives that is dropped in the end, in [0, 1).
         ramp_steps: steps until then, at least 1.
     """
 
     needs = frozenset({"step"})
     meaning = "cross-entropy without the worst-fitting positives"
 
-    def __init__(self, max_dropped: float = 0.1, ramp_steps: int = 10_000) -> None:
-        super().__init__()
-        if not 0.0 <= max_dropped < 1.0:
-            raise InputError(f"max_dropped must be in [0, 1), got {max_dropped!r}")
-        self.max_dropped = float(max_dropped)
-        self.ramp_steps = check_at_least("ramp_steps", ramp_steps, 1)
+    max_dropped: Annotated[float, Ge(0), Lt(1), Grid(0.05, 0.1, 0.2)] = 0.1
+    ramp_steps: Count = 10_000
 
     def dropped(self, step: int) -> float:
-        """The share left out at a step.
+        """The fraction that is dropped at a step.
 
         >>> TCELoss(max_dropped=0.2, ramp_steps=100).dropped(50)
         0.1
@@ -150,15 +143,16 @@ class TCELoss(Loss):
         return self.max_dropped * min(check_at_least("context.step", step, 0) / self.ramp_steps, 1)
 
     @property
-    def pools_rows(self) -> bool:
-        """The positives of greatest loss are left out, of the whole batch's."""
+    def needs_whole_batch(self) -> bool:
+        """The positives with the largest loss are dropped from the whole batch."""
         return True
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        assert context.step is not None  # `prepare` has seen to it
+        assert context.step is not None  # checked by `prepare`
         return tce_loss(pos, neg, mask, dropped=self.dropped(context.step))
 
 
+@dataclass(eq=False, repr=False)
 class RCELoss(Loss):
     """`rce_loss` as a module.
 
@@ -167,32 +161,23 @@ class RCELoss(Loss):
     """
 
     meaning = "cross-entropy with little weight on what fits badly; not comparable across powers"
+    equation = staticmethod(rce_loss)
 
-    def __init__(self, power: float = 0.2) -> None:
-        super().__init__()
-        self.power = check_not_below_zero("power", power)
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return rce_loss(pos, neg, mask, power=self.power)
+    power: Annotated[float, Ge(0), Grid(0.1, 0.2, 0.5)] = 0.2
 
 
+@dataclass(eq=False, repr=False)
 class CCLLoss(Loss):
     """`ccl_loss` as a module.
 
     Args:
-        margin: in [-1, 1]; negatives below it are left in peace.
+        margin: in [-1, 1]; negatives below it contribute nothing.
         neg_weight: at least 0.
     """
 
     score = "cosine"
     meaning = "distance of positives from cosine 1, plus that of negatives above the margin"
+    equation = staticmethod(ccl_loss)
 
-    def __init__(self, margin: float = 0.4, neg_weight: float = 1.0) -> None:
-        super().__init__()
-        if not -1.0 <= margin <= 1.0:
-            raise InputError(f"margin must be in [-1, 1], got {margin!r}")
-        self.margin = float(margin)
-        self.neg_weight = check_not_below_zero("neg_weight", neg_weight)
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return ccl_loss(pos, neg, mask, margin=self.margin, neg_weight=self.neg_weight)
+    margin: Annotated[float, Ge(-1), Le(1), Grid(0.4, 0.6, 0.8, 0.9)] = 0.4
+    neg_weight: Annotated[float, Ge(0), Grid(1.0, 10.0, 100.0, 300.0)] = 1.0

@@ -1,28 +1,32 @@
-"""Losses that set a positive against all its negatives at once: SCE on scores; SL, BSL, PSL and
+"""Losses that compare a positive with all its negatives at once: SCE on scores; SL, BSL, PSL and
 SL@K on cosines.
 
 Symbols: s_i, s_j scores and c_i, c_j cosines of the positive (`pos`) and its negatives (`neg`);
-sums over the j that count. The batch is worth the mean over its rows.
+sums over the j that count. Every function returns the mean over rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from llpauc.errors import InputError, check_at_least, choose
-from llpauc.losses.base import Context, Loss, check_above_zero, lowest_where_masked
-from llpauc.losses.row_kernels import RowKernel
+from llpauc.losses.base import Context, Loss, minus_inf_where_masked
+from llpauc.losses.kernels import RowKernel
+from llpauc.options import Grid, LogRange, Positive
 
 Surrogate = Literal["tanh", "atan", "relu"]
+Temperature = Annotated[float, Gt(0), LogRange(0.05, 0.5)]
 
-# log(0) would have no gradient worth the name; only a positive and a negative at opposite ends of
-# the sphere come near this.
+# log(0) has no usable gradient; only a positive and a negative at opposite ends of the sphere come
+# near this.
 _SMALLEST = 1e-4
 
 _K, _REFRESH_EPOCHS = 20, 5  # of SL@K in the training loop
@@ -33,21 +37,21 @@ def sce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
 
         log(1 + sum_j exp(s_j - s_i))
 
-    Shapes: pos (B,), neg and mask (B, N); a scalar comes back.
+    Shapes: pos (B,), neg and mask (B, N); returns a scalar.
 
     Reference: Covington et al., Deep neural networks for YouTube recommendations, RecSys 2016.
 
     >>> sce_loss(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]))  # log 3
     tensor(1.0986)
     """
-    candidates = torch.cat([pos[:, None], lowest_where_masked(neg, mask)], dim=1)
+    candidates = torch.cat([pos[:, None], minus_inf_where_masked(neg, mask)], dim=1)
     return (candidates.logsumexp(1) - pos).mean()
 
 
 def _sl_rows(pos: Tensor, neg: Tensor, mask: Tensor | None, temperature: float) -> Tensor:
     """(B,): log sum_j exp((c_j - c_i) / tau), row by row."""
-    # The positive is the same for the whole row: taken off after the sum it costs no (B, N) pass.
-    return lowest_where_masked(neg / temperature, mask).logsumexp(1) - pos / temperature
+    # The positive is the same for the whole row: subtracted after the sum it costs no (B, N) pass.
+    return minus_inf_where_masked(neg / temperature, mask).logsumexp(1) - pos / temperature
 
 
 def sl_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, temperature: float) -> Tensor:
@@ -81,7 +85,7 @@ def bsl_loss(
         -c_i / tau1 + (tau2 / tau1) log sum_j exp(c_j / tau2)
 
     tau1 = tau2 is SL. With one positive a row tau1 is a factor of the whole loss, so an optimizer
-    that normalises the gradient, as Adam does, hardly sees it.
+    that normalises the gradient, such as Adam, hardly reacts to it.
 
     Args:
         pos_temperature: tau1, above 0.
@@ -93,8 +97,8 @@ def bsl_loss(
     >>> bsl_loss(*one, pos_temperature=0.2, neg_temperature=0.1)  # log 2 / 2
     tensor(0.3466)
     """
-    crowd = lowest_where_masked(neg / neg_temperature, mask).logsumexp(1)
-    return ((neg_temperature * crowd - pos) / pos_temperature).mean()
+    negatives = minus_inf_where_masked(neg / neg_temperature, mask).logsumexp(1)
+    return ((neg_temperature * negatives - pos) / pos_temperature).mean()
 
 
 def _log_tanh(d: Tensor) -> Tensor:
@@ -126,18 +130,18 @@ def psl_loss(
     surrogate: Surrogate = "tanh",
     divisor: float = 2.0,
 ) -> Tensor:
-    """Pairwise softmax loss: SL with a milder function than exp, so that outliers weigh less.
+    """Pairwise softmax loss: SL with a function that grows slower than exp: outliers weigh less.
 
         log sum_j g(d_j)^(1 / tau*)      d_j = (c_j - c_i) / divisor
         g(d) = tanh(d) + 1, atan(d) + 1 or relu(d + 1)
 
-    Where g falls below 1e-4 it is held there, without a gradient.
+    g is clamped to at least 1e-4, where it has no gradient.
 
     Args:
         temperature: tau*, above 0.
         surrogate: g.
-        divisor: 2 keeps d within [-1, 1], the range the authors' program is written for (its own
-            default is 1): atan(d) + 1 is negative below d = -1.56.
+        divisor: 2 keeps d within [-1, 1], the range that the authors' program assumes (its default
+            is 1): atan(d) + 1 is negative below d = -1.56.
 
     Reference: Yang et al., PSL, NeurIPS 2024.
 
@@ -146,7 +150,7 @@ def psl_loss(
     """
     log_g = choose(LOG_SURROGATES, surrogate, "surrogate")
     powers = log_g((neg - pos[:, None]) / divisor) / temperature
-    return lowest_where_masked(powers, mask).logsumexp(1).mean()
+    return minus_inf_where_masked(powers, mask).logsumexp(1).mean()
 
 
 def sl_at_k_loss(
@@ -158,7 +162,7 @@ def sl_at_k_loss(
     temperature: float,
     weight_temperature: float,
 ) -> Tensor:
-    """SL@K: softmax loss on the positives that have a place in the user's top K, or nearly.
+    """SL@K: softmax loss on the positives in or near the user's top K.
 
         sigmoid((c_i - q_u) / tau_w) * log sum_j exp((c_j - c_i) / tau)
 
@@ -182,9 +186,9 @@ def sl_at_k_loss(
 
 @torch.no_grad()
 def top_k_quantiles(scores: Tensor, k: int) -> Tensor:
-    """(U,): each user's K-th best score, q_u; of a (U, I) chunk of scores over all items.
+    """(U,): each user's K-th best score, q_u, from (U, I) scores over all items.
 
-    With fewer than K items it is the lowest score there is.
+    With fewer than K items it is the lowest score.
 
     >>> top_k_quantiles(torch.tensor([[0.1, 0.9, 0.5]]), k=2)
     tensor([0.5000])
@@ -203,14 +207,13 @@ class SCELoss(Loss):
     """
 
     meaning = "surprise at the positive among its candidates: log(1 + N) where all are equal"
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return sce_loss(pos, neg, mask)
+    equation = staticmethod(sce_loss)
 
     def kernel(self) -> RowKernel:
         return RowKernel("softmax", with_positive=True)
 
 
+@dataclass(eq=False, repr=False)
 class SLLoss(Loss):
     """`sl_loss` as a module.
 
@@ -220,18 +223,15 @@ class SLLoss(Loss):
 
     score = "cosine"
     meaning = "log of the negatives' weight against the positive's: log N where all are equal"
+    equation = staticmethod(sl_loss)
 
-    def __init__(self, temperature: float = 0.2) -> None:
-        super().__init__()
-        self.temperature = check_above_zero("temperature", temperature)
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return sl_loss(pos, neg, mask, temperature=self.temperature)
+    temperature: Temperature = 0.2
 
     def kernel(self) -> RowKernel:
         return RowKernel("softmax", self.temperature)
 
 
+@dataclass(eq=False, repr=False)
 class BSLLoss(Loss):
     """`bsl_loss` as a module.
 
@@ -242,22 +242,13 @@ class BSLLoss(Loss):
 
     score = "cosine"
     meaning = "softmax loss in units of the positive temperature; may be negative"
+    equation = staticmethod(bsl_loss)
 
-    def __init__(self, pos_temperature: float = 0.25, neg_temperature: float = 0.2) -> None:
-        super().__init__()
-        self.pos_temperature = check_above_zero("pos_temperature", pos_temperature)
-        self.neg_temperature = check_above_zero("neg_temperature", neg_temperature)
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return bsl_loss(
-            pos,
-            neg,
-            mask,
-            pos_temperature=self.pos_temperature,
-            neg_temperature=self.neg_temperature,
-        )
+    pos_temperature: Temperature = 0.25
+    neg_temperature: Temperature = 0.2
 
 
+@dataclass(eq=False, repr=False)
 class PSLLoss(Loss):
     """`psl_loss` as a module.
 
@@ -269,32 +260,20 @@ class PSLLoss(Loss):
 
     score = "cosine"
     meaning = "softmax loss with less weight on outliers: log N where all are equal"
+    equation = staticmethod(psl_loss)
 
-    def __init__(
-        self, temperature: float = 0.1, surrogate: Surrogate = "tanh", divisor: float = 2.0
-    ) -> None:
-        super().__init__()
-        self.temperature = check_above_zero("temperature", temperature)
-        choose(LOG_SURROGATES, surrogate, "surrogate")
-        self.surrogate: Surrogate = surrogate
-        self.divisor = check_above_zero("divisor", divisor)
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return psl_loss(
-            pos,
-            neg,
-            mask,
-            temperature=self.temperature,
-            surrogate=self.surrogate,
-            divisor=self.divisor,
-        )
+    temperature: Temperature = 0.1
+    surrogate: Annotated[Surrogate, Grid("tanh", "atan", "relu")] = "tanh"
+    divisor: Positive = 2.0
 
 
+@dataclass(eq=False, repr=False)
 class SLAtKLoss(Loss):
-    """`sl_at_k_loss`, with every user's quantile in a buffer that the caller refreshes.
+    """`sl_at_k_loss`, with the quantile of every user in a buffer.
 
-    `set_quantiles(q)` before the first batch and every few epochs; the K of the loss is that of
-    `top_k_quantiles`. The buffer goes into `state_dict` with the size it has.
+    The training loop refreshes the quantiles through `begin_epoch`, with K = 20. In a loop of your
+    own, call `set_quantiles` before the first batch and every few epochs. The buffer is part of
+    `state_dict`, with the size it has.
 
     Args:
         temperature: above 0.
@@ -309,16 +288,17 @@ class SLAtKLoss(Loss):
     score = "cosine"
     needs = frozenset({"users"})
     meaning = "softmax loss on the positives in or near their user's top K"
-    quantiles: Tensor
 
-    def __init__(self, temperature: float = 0.2, weight_temperature: float = 1.0) -> None:
-        super().__init__()
-        self.temperature = check_above_zero("temperature", temperature)
-        self.weight_temperature = check_above_zero("weight_temperature", weight_temperature)
+    temperature: Temperature = 0.2
+    weight_temperature: Annotated[float, Gt(0), LogRange(0.3, 3.0)] = 1.0
+    quantiles: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.register_buffer("quantiles", torch.empty(0))
 
     def set_quantiles(self, quantiles: Tensor) -> None:
-        """Every user's q_u, (n_users,), finite."""
+        """Set q_u of every user, (n_users,), finite."""
         if quantiles.dim() != 1 or not bool(quantiles.isfinite().all()):
             raise InputError(
                 f"quantiles must be (n_users,) and finite, got {tuple(quantiles.shape)}"
@@ -331,7 +311,7 @@ class SLAtKLoss(Loss):
             self.set_quantiles(user_quantiles(_K))
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        assert context.users is not None  # `prepare` has seen to it
+        assert context.users is not None  # checked by `prepare`
         if len(self.quantiles) == 0:
             raise InputError("SLAtKLoss has no quantiles yet; call set_quantiles first")
         lowest, highest = int(context.users.min()), int(context.users.max())
@@ -340,14 +320,8 @@ class SLAtKLoss(Loss):
                 f"context.users must be in [0, {len(self.quantiles)}), the users of "
                 f"set_quantiles; got {lowest if lowest < 0 else highest}"
             )
-        return sl_at_k_loss(
-            pos,
-            neg,
-            mask,
-            quantiles=self.quantiles[context.users].to(pos.dtype),
-            temperature=self.temperature,
-            weight_temperature=self.weight_temperature,
-        )
+        quantiles = self.quantiles[context.users].to(pos.dtype)
+        return sl_at_k_loss(pos, neg, mask, quantiles=quantiles, **self.option_values)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The buffer's size is data: take that of the checkpoint before torch compares the two.

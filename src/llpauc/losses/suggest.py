@@ -1,4 +1,4 @@
-"""Where to start the search for alpha and beta."""
+"""Starting values for a search of alpha and beta."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError, check_at_least
 
-# beta times the number of items at the best beta of two catalogues (1,200 and 8,360 items); what
-# others chose at 2,200 to 98,000 items gives 220 to 980. Not tested beyond that.
+# beta times the number of items at the best beta of two catalogues (1,200 and 8,360 items);
+# published choices at 2,200 to 98,000 items give 220 to 980. Not tested on other sizes.
 _ITEMS_SELECTED = 400.0
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Starting values, and what they rest on.
+    """Starting values and their basis.
 
     Args:
         alpha: K / n+ of Theorem 1, clipped to 1; n+ is the mean number of positives of a user.
@@ -24,7 +24,7 @@ class Suggestion:
         beta_measured: 400 / number of items, clipped to 1: a rule of thumb from two data sets.
         mean_positives: distinct items of a user, the mean over users who have any.
         median_positives: the median of the same.
-        caveat: what to know before one relies on it.
+        caveat: the limits of the suggestion.
     """
 
     alpha: float
@@ -38,8 +38,8 @@ class Suggestion:
 def suggest_alpha_beta(interactions: Interactions, k: int = 20) -> Suggestion:
     """Starting values of alpha and beta for top-K lists.
 
-    Theorem 1 bounds Recall@K and Precision@K by LLPAUC(K / n+, K / n-). It is per user and wants
-    n+ > K, which is rare in real data: alpha is then 1.
+    Theorem 1 bounds Recall@K and Precision@K by LLPAUC(K / n+, K / n-). It holds per user and
+    requires n+ > K, which is rare in real data; otherwise alpha is 1.
 
     Args:
         interactions: the training events; a pair that occurs twice counts once.
@@ -48,8 +48,8 @@ def suggest_alpha_beta(interactions: Interactions, k: int = 20) -> Suggestion:
     Reference: Shi et al., WWW 2024, Theorem 1.
 
     >>> events = Interactions.of(["ann"] * 4 + ["bob"] * 4, [*"abcd", *"efgh"])
-    >>> found = suggest_alpha_beta(events, k=2)
-    >>> found.alpha, found.beta, found.beta_measured
+    >>> suggestion = suggest_alpha_beta(events, k=2)
+    >>> suggestion.alpha, suggestion.beta, suggestion.beta_measured
     (0.5, 0.5, 1.0)
     """
     k = check_at_least("k", k, 1)

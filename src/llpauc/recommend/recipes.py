@@ -62,7 +62,7 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
     large = train.n_items > _LARGE_CATALOGUE
     many = len(train) > _MANY_EVENTS
     beta = suggest_alpha_beta(train).beta_measured
-    by_row = {"solver": "rows", "temperature": 0.3}
+    by_row = {"solver": "per-user", "temperature": 0.3}
     if small:
         of_loss = {**by_row, "sharpness": 5.0, "beta": min(0.1, beta)}
     elif large:

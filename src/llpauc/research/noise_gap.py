@@ -64,7 +64,14 @@ METHODS: dict[str, list[Setting]] = {
     ),
     "SL, recipe": [{**RECIPE, "loss": "sl", "temperature": t} for t in (0.1, 0.2)],
     "LLPAUC, recipe": [
-        {**RECIPE, "loss": "llpauc", "solver": "rows", "beta": 0.1, "temperature": 0.3, "alpha": a}
+        {
+            **RECIPE,
+            "loss": "llpauc",
+            "solver": "per-user",
+            "beta": 0.1,
+            "temperature": 0.3,
+            "alpha": a,
+        }
         for a in ALPHAS
     ],
 }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from llpauc.distributed import ProcessGroup
-from llpauc.losses.base import BrokenScoresError, Context, Loss
+from llpauc.losses.base import Context, Loss, NonFiniteError
 from llpauc.training.history import Diverged
 
 Scored = tuple[Tensor, Tensor, Tensor | None, Context | None]  # pos, neg, keep, context
@@ -36,7 +36,7 @@ def loss_of_all(
     """
     if processes.world_size == 1:
         return _value_and_slopes(loss, scored)
-    if loss.pools_rows:
+    if loss.needs_whole_batch:
         value, of_pos, of_neg = _value_and_slopes(loss, _gathered(scored, processes, whole))
         mine = processes.slice_of(whole)
         return value, of_pos[mine], of_neg[mine]
@@ -67,7 +67,7 @@ def _value_and_slopes(loss: Loss, scored: Scored) -> tuple[float, Tensor, Tensor
     pos, neg, keep, context = scored
     try:  # the loss looks at its scores
         value, of_pos, of_neg = loss.value_and_grads(pos, neg, keep, context=context)
-    except BrokenScoresError as error:
+    except NonFiniteError as error:
         raise Diverged(str(error)) from None
     return finite(value), of_pos, of_neg
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from llpauc.data.interactions import Indices, Interactions
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
-from llpauc.losses.base import BrokenScoresError, Context, Loss
+from llpauc.losses.base import Context, Loss, NonFiniteError
 from llpauc.losses.minimax import attach, minimax_parameter_groups
 from llpauc.training.batches import Batch, Index, Indexer, Pairs
 from llpauc.training.distributed_loss import Scored, finite, loss_of_all
@@ -296,7 +296,7 @@ class TorchEngine:
     ) -> float:
         try:
             value = self.loss(pos, neg, keep, context=context)
-        except BrokenScoresError as error:
+        except NonFiniteError as error:
             raise Diverged(str(error)) from None
         value.backward()
         return finite(value.item())
@@ -341,7 +341,7 @@ def _figures(loss: Loss, scored: Scored | None) -> dict[str, float]:
     if scored is None or not len(scored[0]):
         return {}
     pos, neg, keep, context = scored
-    return dict(loss.diagnose(pos, neg, keep, context=context).figures)
+    return dict(loss.diagnose(pos, neg, keep, context=context).values)
 
 
 def _context(loss: Loss, batch: Batch) -> Context | None:

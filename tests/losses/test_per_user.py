@@ -15,7 +15,7 @@ from scipy.optimize import minimize_scalar
 
 from llpauc.errors import InputError
 from llpauc.losses import LLPAUCLoss
-from llpauc.losses.per_row_threshold import hard_row_llpauc
+from llpauc.losses.per_user import hard_row_llpauc
 
 SHARES = [(0.7, 0.02), (0.5, 0.3), (1.0, 0.1), (0.6, 1.0), (1.0, 1.0)]
 shares = pytest.mark.parametrize(("alpha", "beta"), SHARES)
@@ -28,7 +28,7 @@ def draw(seed, rows, n, spread=2.0):
 
 
 def rows_loss(alpha, beta, sharpness=10.0):
-    return LLPAUCLoss(alpha, beta, sharpness=sharpness, solver="rows")
+    return LLPAUCLoss(alpha, beta, sharpness=sharpness, solver="per-user")
 
 
 def soft_share(values, share, kappa):
@@ -150,7 +150,7 @@ def test_hard_figure_by_counting():
         won.append(sum(own > other for other in taken) / 6)
     expected = np.mean(sorted(won, reverse=True)[:5])  # ceil(.5 * 9)
     assert hard_row_llpauc(pos, neg, None, 0.5, 0.2) == pytest.approx(expected)
-    assert rows_loss(0.5, 0.2).diagnose(pos, neg).figures["hard_row_llpauc"] == pytest.approx(
+    assert rows_loss(0.5, 0.2).diagnose(pos, neg).values["hard_row_llpauc"] == pytest.approx(
         expected
     )
 
