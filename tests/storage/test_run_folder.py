@@ -49,8 +49,8 @@ RUNS = {
 FILES = ("tensors.safetensors", "users.parquet", "items.parquet", "meta.json", "metrics.jsonl")
 ALL_FILES = (*FILES, "manifest.json")
 ONE_ID = pa.array([1])
-SHARES = (0.0, 0.01, 0.5, 0.99)
-KEPT = sorted((Path(__file__).parents[1] / "artifacts").glob("format-*"))
+FRACTIONS = (0.0, 0.01, 0.5, 0.99)
+STORED_RUNS = sorted((Path(__file__).parents[1] / "artifacts").glob("format-*"))
 
 
 def make_run(seed: int = 0) -> SavedRun:
@@ -84,7 +84,7 @@ def same(one: SavedRun, other: SavedRun) -> bool:
 
 
 def refusal(folder: Path, load=run_folder.load) -> str:
-    """The message with which loading is refused: one line, at once."""
+    """The one-line message with which loading is refused, within a second."""
     begun = time.perf_counter()
     with pytest.raises(InputError) as caught:
         load(folder)
@@ -99,14 +99,14 @@ def read_manifest(folder: Path) -> dict:
 
 def write_manifest(folder: Path, manifest: dict) -> None:
     """With the checksum that belongs to it."""
-    said = {key: value for key, value in manifest.items() if key != "sha256"}
-    seal = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-    text = json.dumps({**said, "sha256": seal})
+    entries = {key: value for key, value in manifest.items() if key != "sha256"}
+    checksum = hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+    text = json.dumps({**entries, "sha256": checksum})
     (folder / "manifest.json").write_text(text, encoding="utf-8")
 
 
 def forge(folder: Path, **new: bytes) -> None:
-    """Put other files in place and make the manifest agree, as somebody hostile would."""
+    """Replace files and adapt the manifest, as an attacker would."""
     manifest = read_manifest(folder)
     for name, data in new.items():
         (folder / name).write_bytes(data)
@@ -117,7 +117,7 @@ def forge(folder: Path, **new: bytes) -> None:
 
 
 def flip(path: Path, byte: int, bit: int) -> None:
-    """In place: emptying the file first would make the file system flush it, 20 times as slow."""
+    """Flip a bit in place, which is faster than writing the file again."""
     with path.open("r+b") as file:
         file.seek(byte)
         (value,) = file.read(1)
@@ -129,8 +129,8 @@ FSYNC = os.fsync
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_waiting_for_the_disk():
-    """Whether and when it is asked to flush is tested; that it does is the disk's own matter."""
+def no_fsync():
+    """fsync takes most of the time; that it is called is tested below."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
@@ -138,7 +138,7 @@ def no_waiting_for_the_disk():
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """Runs to take copies of."""
+    """Runs to copy from."""
     folder = tmp_path_factory.mktemp("saved")
     run_folder.save(make_run(), folder / "plain")
     for model in ("mf", "ease", "itemknn"):
@@ -151,11 +151,11 @@ def run(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved / "plain", tmp_path / "run"))
 
 
-# --- there and back ------------------------------------------------------------------------------
+# --- round trips ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_model_comes_back_bit_for_bit(name, tmp_path):
+def test_save_and_load_every_model_bit_for_bit(name, tmp_path):
     made = Recommender(model=name.split("-")[0], **RUNS[name]).fit(TRAIN)
     made.save(tmp_path / "run", data="events.csv")
     read = run_folder.load(tmp_path / "run")
@@ -176,7 +176,7 @@ def test_every_model_comes_back_bit_for_bit(name, tmp_path):
         assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
 
 
-def test_the_same_artifact_gives_the_same_bytes(tmp_path):
+def test_save_same_run_gives_the_same_bytes(tmp_path):
     folders = [run_folder.save(make_run(3), tmp_path / name) for name in ("a", "b")]
     assert content(folders[0]) == content(folders[1])
     assert set(content(folders[0])) == set(ALL_FILES)
@@ -194,7 +194,7 @@ def test_the_same_artifact_gives_the_same_bytes(tmp_path):
     ],
     ids=["int64", "uint64", "huge", "lookalikes", "unicode", "one"],
 )
-def test_ids_come_back_as_they_were(ids, tmp_path):
+def test_save_and_load_keeps_ids_and_their_type(ids, tmp_path):
     map_ = IdMap.of(ids)
     run_folder.save(SavedRun({}, map_.arrow(), map_.arrow(), {}, {}), tmp_path / "run")
     back = run_folder.load(tmp_path / "run")
@@ -212,14 +212,14 @@ def test_ids_come_back_as_they_were(ids, tmp_path):
         st.lists(st.integers(0, 2**64 - 1), min_size=1),
     )
 )
-def test_any_ids_come_back(ids):
+def test_save_and_load_any_ids(ids):
     map_ = IdMap.of(ids)
     with tempfile.TemporaryDirectory() as folder:
         run_folder.save(SavedRun({}, map_.arrow(), ONE_ID, {}, {}), Path(folder) / "run")
         assert IdMap.of(run_folder.load(Path(folder) / "run").user_ids) == map_
 
 
-def test_arrays_of_every_shape_order_and_type(tmp_path):
+def test_save_and_load_arrays_of_every_shape_order_and_type(tmp_path):
     nans = np.array([0x7FC00001, 0xFFC00002, 0x80000000, 1], np.uint32).view(np.float32)
     tensors = {
         "empty": np.zeros((0, 3), np.float32),
@@ -237,11 +237,11 @@ def test_arrays_of_every_shape_order_and_type(tmp_path):
     for name, value in tensors.items():
         assert back.tensors[name].shape == value.shape
         assert back.tensors[name].tobytes() == value.tobytes()
-    # Kernels are compiled for arrays that can be written: those of a loaded run are no others.
+    # Kernels are compiled for writable arrays.
     assert all(value.flags.writeable for value in back.tensors.values())
 
 
-def test_numpy_numbers_and_paths_are_kept_as_plain_json(tmp_path):
+def test_save_stores_numpy_numbers_and_paths_as_json(tmp_path):
     meta = {"epochs": np.int64(3), "lr": np.float32(0.5), "on": np.True_, "data": Path("a/b.csv")}
     run_folder.save(SavedRun({}, ONE_ID, ONE_ID, meta, {}), tmp_path / "run")
     assert run_folder.load(tmp_path / "run").meta == {
@@ -250,13 +250,13 @@ def test_numpy_numbers_and_paths_are_kept_as_plain_json(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["id=5", "a b", "ø", "-x", "%20", "s3:x", "x" * 200])
-def test_a_folder_may_be_called_anything(name, tmp_path, monkeypatch):
+def test_save_any_folder_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_folder.save(make_run(), name)
     assert same(run_folder.load(name), make_run())
 
 
-def test_the_current_folder_can_be_the_run(tmp_path, monkeypatch):
+def test_save_into_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     run_folder.save(make_run(), ".")
@@ -264,20 +264,20 @@ def test_the_current_folder_can_be_the_run(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["here"]
 
 
-# --- damage --------------------------------------------------------------------------------------
+# --- damaged files --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("fraction", FRACTIONS)
 @pytest.mark.parametrize("name", ALL_FILES)
-def test_a_truncated_file_is_named(name, share, run):
+def test_load_names_a_truncated_file(name, fraction, run):
     data = (run / name).read_bytes()
-    (run / name).write_bytes(data[: int(share * len(data))])
-    said = refusal(run)
-    assert name in said
-    assert "damaged" in said
+    (run / name).write_bytes(data[: int(fraction * len(data))])
+    message = refusal(run)
+    assert name in message
+    assert "damaged" in message
 
 
-def test_two_hundred_bit_flips_are_two_hundred_refusals(saved, tmp_path):
+def test_load_detects_200_bit_flips(saved, tmp_path):
     run = Path(shutil.copytree(saved / "mf", tmp_path / "run"))
     whole = content(run)
     places = [(name, byte) for name, data in whole.items() for byte in range(len(data))]
@@ -286,8 +286,8 @@ def test_two_hundred_bit_flips_are_two_hundred_refusals(saved, tmp_path):
     for place, bit in zip(rng.integers(0, len(places), 200), rng.integers(0, 8, 200), strict=True):
         name, byte = places[place]
         flip(run / name, byte, int(bit))
-        said = refusal(run, Recommender.load)
-        detected += name in said
+        message = refusal(run, Recommender.load)
+        detected += name in message
         hit.add(name)
         flip(run / name, byte, int(bit))
     assert detected == 200
@@ -296,7 +296,7 @@ def test_two_hundred_bit_flips_are_two_hundred_refusals(saved, tmp_path):
     Recommender.load(run)
 
 
-def test_every_single_bit_of_the_manifest_counts_and_the_manifest_is_named(run):
+def test_load_detects_every_bit_flip_in_the_manifest(run):
     path = run / "manifest.json"
     unnoticed = []
     for place in range(8 * path.stat().st_size):
@@ -312,10 +312,10 @@ def test_every_single_bit_of_the_manifest_counts_and_the_manifest_is_named(run):
     assert same(run_folder.load(run), make_run())
 
 
-def test_bits_of_a_manifest_without_a_checksum_count_too(tmp_path):
-    """That of format 1: each of its bits must matter by itself."""
-    kept = next(folder for folder in KEPT if folder.name.startswith("format-1-"))
-    run = Path(shutil.copytree(kept / "run", tmp_path / "run"))
+def test_load_detects_bit_flips_in_a_format_1_manifest(tmp_path):
+    """It has no checksum of its own."""
+    stored = next(folder for folder in STORED_RUNS if folder.name.startswith("format-1-"))
+    run = Path(shutil.copytree(stored / "run", tmp_path / "run"))
     path = run / "manifest.json"
     for place in range(0, 8 * path.stat().st_size, 7):
         flip(path, *divmod(place, 8))
@@ -325,30 +325,30 @@ def test_bits_of_a_manifest_without_a_checksum_count_too(tmp_path):
 
 
 @pytest.mark.parametrize("name", ALL_FILES)
-def test_a_deleted_file_is_named(name, run):
+def test_load_names_a_deleted_file(name, run):
     (run / name).unlink()
     assert name in refusal(run)
 
 
 @pytest.mark.parametrize("name", ALL_FILES)
-def test_a_file_of_another_run_is_refused(name, run, tmp_path):
+def test_load_refuses_a_file_of_another_run(name, run, tmp_path):
     other = run_folder.save(make_run(1), tmp_path / "other")
     (run / name).write_bytes((other / name).read_bytes())
-    said = refusal(run)
-    assert name in said or name == "manifest.json"  # which is sound, and the others do not match
-    assert "the file is damaged" in said
+    message = refusal(run)
+    assert name in message or name == "manifest.json"  # which is sound, and the others do not match
+    assert "the file is damaged" in message
 
 
-def test_two_files_that_have_changed_places_are_refused(run):
-    os.rename(run / "users.parquet", run / "kept")
+def test_load_refuses_two_exchanged_files(run):
+    os.rename(run / "users.parquet", run / "moved")
     os.rename(run / "items.parquet", run / "users.parquet")
-    os.rename(run / "kept", run / "items.parquet")
+    os.rename(run / "moved", run / "items.parquet")
     assert ".parquet" in refusal(run)
 
 
 @pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
 @pytest.mark.parametrize("name", ["notes.txt", "tensors.safetensors.bak", "a\nb", "\udcff"])
-def test_a_file_that_is_not_in_the_manifest_is_named(name, make, run):
+def test_load_and_save_name_a_file_that_is_not_in_the_manifest(name, make, run):
     make(run / name)
     assert f"holds {name!r}, which is not in the manifest; move it away" in refusal(run)
     with pytest.raises(InputError, match="would be lost; move it away or choose another folder"):
@@ -356,7 +356,7 @@ def test_a_file_that_is_not_in_the_manifest_is_named(name, make, run):
     assert name in os.listdir(run)
 
 
-def test_what_the_system_leaves_there_is_let_be(run):
+def test_load_ignores_hidden_files_and_save_refuses_them(run):
     (run / ".DS_Store").write_bytes(b"x")
     assert same(run_folder.load(run), make_run())
     with pytest.raises(InputError, match=r"holds \.DS_Store, which its manifest does not list"):
@@ -364,7 +364,7 @@ def test_what_the_system_leaves_there_is_let_be(run):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_glance_finds_what_is_missing_short_or_too_much(name, run):
+def test_summarize_detects_missing_and_short_files(name, run):
     seen = run_folder.summarize(run)
     assert (seen.meta, seen.extra) == (make_run().meta, make_run().extra)
     assert seen.size == sum((run / file).stat().st_size for file in FILES)
@@ -383,8 +383,8 @@ def test_a_glance_finds_what_is_missing_short_or_too_much(name, run):
 # --- formats -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
-def test_a_kept_artefact_loads_and_recommends_what_it_did(folder):
+@pytest.mark.parametrize("folder", STORED_RUNS, ids=lambda folder: folder.name)
+def test_load_stored_run_gives_the_expected_recommendations(folder):
     expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
     recommender = Recommender.load(folder / "run")
     items, scores = recommender.recommend(expected["users"], k=len(expected["items"][0]))
@@ -396,9 +396,9 @@ def test_a_kept_artefact_loads_and_recommends_what_it_did(folder):
     np.testing.assert_allclose(scores, has["scores"], rtol=1e-5, atol=1e-5)
 
 
-def test_artefacts_of_every_format_are_kept():
+def test_stored_runs_cover_every_format():
     models = {folder.name: json.loads((folder / "run" / "manifest.json").read_text())["format"]
-              for folder in KEPT}  # fmt: skip
+              for folder in STORED_RUNS}  # fmt: skip
     assert models == {
         f"format-{format}-{model}": format
         for format in run_folder.RUN_FOLDER.formats
@@ -406,19 +406,19 @@ def test_artefacts_of_every_format_are_kept():
     }
 
 
-def test_what_is_no_run(tmp_path):
+def test_load_of_something_else_names_the_reason(tmp_path):
     (tmp_path / "file").write_text("x", encoding="utf-8")
     (tmp_path / "empty").mkdir()
-    said = {
+    messages = {
         "file": "is not a run folder: it is a file; check the path",
         "empty": "is not a run folder: it has no manifest.json; check the path",
         "nowhere": "is not a run folder: it does not exist; check the path",
     }
-    for name, words in said.items():
+    for name, words in messages.items():
         assert refusal(tmp_path / name).endswith(words)
 
 
-# --- malice --------------------------------------------------------------------------------------
+# --- malicious files ------------------------------------------------------------------------------
 
 
 class Canary:
@@ -432,17 +432,17 @@ class Canary:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_pickle_is_never_executed(name, run, tmp_path):
+def test_load_never_executes_a_pickle(name, run, tmp_path):
     canary = tmp_path / "canary"
     data = pickle.dumps(Canary(canary))
     pickle.loads(data)
-    assert canary.exists()  # it does sing
+    assert canary.exists()  # the pickle works
     canary.unlink()
     forge(run, **{name: data})
     for load in (run_folder.load, Recommender.load):
-        said = refusal(run, load)
-        assert name in said
-        assert "cannot be read" in said
+        message = refusal(run, load)
+        assert name in message
+        assert "cannot be read" in message
     assert not canary.exists()
 
 
@@ -482,7 +482,7 @@ HOSTILE_TENSORS = {
 
 
 @pytest.mark.parametrize("name", HOSTILE_TENSORS)
-def test_hostile_tensors_are_refused_at_once(name, run):
+def test_load_refuses_hostile_tensors_at_once(name, run):
     forge(run, **{"tensors.safetensors": HOSTILE_TENSORS[name]})
     assert "tensors.safetensors" in refusal(run)
 
@@ -513,11 +513,11 @@ GOOD_IDS = parquet(pa.table({"id": [f"user-{i}" for i in range(500)]}))
         ("metrics.jsonl", b"\xff\xfe"),
     ],
 )
-def test_files_that_match_the_manifest_but_are_not_ours(name, data, run):
+def test_load_refuses_forged_files_that_match_the_manifest(name, data, run):
     forge(run, **{name: data})
-    said = refusal(run)
-    assert name in said
-    assert "cannot be read" in said
+    message = refusal(run)
+    assert name in message
+    assert "cannot be read" in message
 
 
 BAD_NAMES = (
@@ -527,7 +527,7 @@ BAD_NAMES = (
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_names_that_lead_elsewhere_are_refused_unread(name, run, tmp_path):
+def test_load_refuses_names_that_lead_out_of_the_folder(name, run, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("42", encoding="utf-8")
     manifest = read_manifest(run)
@@ -539,7 +539,7 @@ def test_names_that_lead_elsewhere_are_refused_unread(name, run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ALL_FILES)
-def test_links_are_refused_even_to_the_right_content(name, run, tmp_path):
+def test_load_refuses_links(name, run, tmp_path):
     (run / name).rename(tmp_path / "elsewhere")
     (run / name).symlink_to(tmp_path / "elsewhere")
     assert name in refusal(run)
@@ -547,19 +547,19 @@ def test_links_are_refused_even_to_the_right_content(name, run, tmp_path):
 
 @pytest.mark.parametrize("name", ALL_FILES)
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_is_refused_and_nobody_waits(name, make, run):
+def test_load_refuses_folders_and_pipes_without_waiting(name, make, run):
     (run / name).unlink()
     make(run / name)
     assert name in refusal(run)
 
 
-def test_a_link_to_a_run_is_a_run(run, tmp_path):
+def test_load_follows_a_link_to_the_run_folder(run, tmp_path):
     (tmp_path / "latest").symlink_to(run)
     assert same(run_folder.load(tmp_path / "latest"), make_run())
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b"", "is not JSON"),
         (b"{", "is not JSON"),
@@ -589,14 +589,14 @@ def test_a_link_to_a_run_is_a_run(run, tmp_path):
          "does not list items.parquet, meta.json, tensors.safetensors, users.parquet"),
     ],
 )  # fmt: skip
-def test_bad_manifests(text, said, run):
+def test_load_refuses_bad_manifests(text, message, run):
     (run / "manifest.json").write_bytes(text)
-    assert said in refusal(run)
+    assert message in refusal(run)
 
 
 @pytest.mark.parametrize("value", [None, 3, [], {}, "", True, "A" * 64])
 @pytest.mark.parametrize("key", ["sha256", "bytes"])
-def test_a_manifest_entry_of_the_wrong_kind(key, value, run):
+def test_load_refuses_manifest_entries_of_the_wrong_type(key, value, run):
     manifest = read_manifest(run)
     manifest["files"]["meta.json"][key] = value
     write_manifest(run, manifest)
@@ -614,7 +614,7 @@ def test_a_manifest_entry_of_the_wrong_kind(key, value, run):
         {"model": "mf", "loss": "llpauc", "__class__": "x"}, {"model": "mf", "dimensions": 0},
     ],
 )  # fmt: skip
-def test_forged_parameters_are_refused(params, saved, tmp_path):
+def test_recommender_load_refuses_forged_parameters(params, saved, tmp_path):
     run = Path(shutil.copytree(saved / "mf", tmp_path / "run"))
     forge(run, **{"meta.json": json.dumps({"params": params}).encode()})
     assert "run: " in refusal(run, Recommender.load)
@@ -650,21 +650,21 @@ def put(name, value):
         ("itemknn", without("neighbours.values")),
     ],
 )
-def test_arrays_that_do_not_fit_together_are_refused(model, change, saved, tmp_path):
+def test_recommender_load_refuses_arrays_that_do_not_fit_together(model, change, saved, tmp_path):
     run = Path(shutil.copytree(saved / model, tmp_path / "run"))
     tensors = dict(run_folder.load(run).tensors)
     change(tensors)
     safetensors.numpy.save_file(tensors, tmp_path / "forged")
     forge(run, **{"tensors.safetensors": (tmp_path / "forged").read_bytes()})
-    said = refusal(run, Recommender.load)
-    assert "the saved arrays do not fit together" in said
-    assert str(run) in said
+    message = refusal(run, Recommender.load)
+    assert "the saved arrays do not fit together" in message
+    assert str(run) in message
 
 
 # --- writing -------------------------------------------------------------------------------------
 
 
-def test_a_new_run_takes_the_place_of_the_old_one_and_nothing_is_left(tmp_path):
+def test_save_replaces_an_existing_run(tmp_path):
     target = tmp_path / "runs" / "best"
     first = make_run(0)
     first = SavedRun(*list(first.__dict__.values())[:4], {"old.txt": "old"})
@@ -676,14 +676,14 @@ def test_a_new_run_takes_the_place_of_the_old_one_and_nothing_is_left(tmp_path):
     assert os.listdir(tmp_path / "runs") == ["best"]
 
 
-def test_a_run_of_another_format_is_replaced_all_the_same(run):
+def test_save_replaces_a_run_of_another_format(run):
     manifest = read_manifest(run)
     write_manifest(run, manifest | {"format": 99})
     run_folder.save(make_run(1), run)
     assert same(run_folder.load(run), make_run(1))
 
 
-def test_an_empty_folder_is_taken(tmp_path):
+def test_save_into_an_empty_folder(tmp_path):
     (tmp_path / "run").mkdir()
     run_folder.save(make_run(), tmp_path / "run")
     assert same(run_folder.load(tmp_path / "run"), make_run())
@@ -698,7 +698,7 @@ def test_an_empty_folder_is_taken(tmp_path):
         {".git": b"x"},
     ],
 )
-def test_a_folder_of_somebody_else_is_refused_and_untouched(files, tmp_path):
+def test_save_refuses_a_folder_with_other_files(files, tmp_path):
     target = tmp_path / "precious"
     target.mkdir()
     for name, data in files.items():
@@ -709,14 +709,14 @@ def test_a_folder_of_somebody_else_is_refused_and_untouched(files, tmp_path):
     assert os.listdir(tmp_path) == ["precious"]
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_save_refuses_a_file(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(InputError, match="file is not a folder; choose another name"):
         run_folder.save(make_run(), tmp_path / "file")
     assert content(tmp_path) == {"file": b"x"}
 
 
-def test_a_link_keeps_pointing_and_its_run_is_replaced(run, tmp_path):
+def test_save_replaces_the_target_of_a_link(run, tmp_path):
     (tmp_path / "latest").symlink_to("run")
     run_folder.save(make_run(1), tmp_path / "latest")
     assert (tmp_path / "latest").is_symlink()
@@ -725,7 +725,7 @@ def test_a_link_keeps_pointing_and_its_run_is_replaced(run, tmp_path):
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_who_may_look_is_for_the_umask_to_say(mask, tmp_path):
+def test_save_respects_the_umask(mask, tmp_path):
     before = os.umask(mask)
     try:
         run_folder.save(make_run(), tmp_path / "run")
@@ -748,9 +748,9 @@ def nth(function, n, error):
     return wrapped
 
 
-# Every system call or library on the way, at its first, second, ... call. The last fsync is that of
-# the folder around the run, when the new one is in place already.
-TROUBLE = [
+# Every system or library call of `save`, at its first, second, ... call. The last fsync is that of
+# the parent folder, after the new run has been renamed.
+FAILURES = [
     ("Path.mkdir", 2),
     ("safetensors.save_file", 1),
     ("pq.write_table", 1),
@@ -768,7 +768,7 @@ IN_PLACE = {
 
 @pytest.fixture
 def without_exchange(monkeypatch):
-    """A system that cannot let two folders change places."""
+    """A system that cannot exchange two folders."""
     monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
 
 
@@ -776,9 +776,9 @@ def without_exchange(monkeypatch):
                          ids=["full disk", "ctrl-c"])  # fmt: skip
 @pytest.mark.parametrize(
     ("place", "n", "way"),
-    [(place, n, way) for way, own in IN_PLACE.items() for place, n in (*TROUBLE, *own)],
+    [(place, n, way) for way, calls in IN_PLACE.items() for place, n in (*FAILURES, *calls)],
 )
-def test_trouble_anywhere_leaves_the_old_run_or_nothing(
+def test_save_failing_at_any_call_keeps_the_old_run(
     place, n, way, error, saved, tmp_path, monkeypatch
 ):
     target = tmp_path / "run"
@@ -800,7 +800,7 @@ def test_trouble_anywhere_leaves_the_old_run_or_nothing(
     with pytest.raises(type(error)) as caught:
         run_folder.save(make_run(1), target)
     monkeypatch.undo()
-    if isinstance(error, OSError):  # a full disk's own error has no name, and the command line none
+    if isinstance(error, OSError):  # the message names the run
         assert caught.value.filename == str(target)
         assert "No space left on device: " in caught.value.strerror
     if name == "fsync" and n == 8:
@@ -811,8 +811,8 @@ def test_trouble_anywhere_leaves_the_old_run_or_nothing(
 
 
 @pytest.mark.parametrize("way", IN_PLACE)
-def test_the_trouble_above_is_all_there_is(way, tmp_path, monkeypatch):
-    """As many calls as TROUBLE fails one by one: a new call wants a line there."""
+def test_save_makes_only_the_calls_that_are_tested_to_fail(way, tmp_path, monkeypatch):
+    """A new call needs an entry in FAILURES."""
     counts: dict[str, int] = {}
 
     def counted(owner, name):
@@ -838,18 +838,18 @@ def test_the_trouble_above_is_all_there_is(way, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("without_exchange")
-def test_the_old_run_survives_even_where_it_cannot_be_put_back(tmp_path, monkeypatch):
+def test_replace_folder_keeps_the_old_run_if_it_cannot_be_renamed_back(tmp_path, monkeypatch):
     run_folder.save(make_run(0), tmp_path / "run")
     monkeypatch.setattr(os, "rename", nth(os.rename, -1, OSError(5, "Input/output error")))
     with pytest.raises(OSError, match="Input/output"):
         run_folder.save(make_run(1), tmp_path / "run")
     monkeypatch.undo()
-    (kept,) = tmp_path.iterdir()
-    assert same(run_folder.load(kept), make_run(0))
+    (left,) = tmp_path.iterdir()
+    assert same(run_folder.load(left), make_run(0))
 
 
 @pytest.mark.parametrize("code", [38, 22, 95])  # ENOSYS, EINVAL, EOPNOTSUPP: what kernels say
-def test_where_the_system_cannot_exchange_two_renames_do(code, run, monkeypatch):
+def test_replace_folder_renames_twice_if_exchange_is_not_supported(code, run, monkeypatch):
     class Library:
         def __init__(self, *_, **__):
             pass
@@ -876,7 +876,7 @@ LONG = SavedRun({}, ONE_ID, ONE_ID, {}, {"notes.txt": "x" * 2_000_000})
 
 
 @pytest.mark.parametrize("large", [LARGE, MANY, LONG], ids=["tensors", "ids", "text"])
-def test_a_limit_of_the_system_is_an_os_error_and_harms_nothing(large, run, tmp_path):
+def test_save_beyond_the_file_size_limit_keeps_the_old_run(large, run, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
@@ -889,25 +889,25 @@ def test_a_limit_of_the_system_is_an_os_error_and_harms_nothing(large, run, tmp_
 
 
 @pytest.mark.parametrize("large", [LARGE, MANY, LONG], ids=["tensors", "ids", "text"])
-def test_a_full_disk_leaves_the_old_run_and_says_what_is_full(large, saved, tmp_path):
+def test_save_on_a_full_disk_keeps_the_old_run_and_names_the_disk(large, saved, tmp_path):
     with mounted(tmp_path / "disk") as disk:
         shutil.copytree(saved / "plain", disk / "run")
         for name in ("run", "new"):
             with pytest.raises(OSError, match="No space left on device") as caught:
                 run_folder.save(large, disk / name)
-            said = caught.value.strerror
+            message = caught.value.strerror
             assert caught.value.filename == str(disk / name)
-            assert said.startswith("cannot be written: No space left on device: ")
-            assert said.endswith(f" bytes are free in {disk}")
+            assert message.startswith("cannot be written: No space left on device: ")
+            assert message.endswith(f" bytes are free in {disk}")
             assert os.listdir(disk) == ["run"]
         assert same(run_folder.load(disk / "run"), make_run())
-        run_folder.save(make_run(1), disk / "run")  # there is room for that
+        run_folder.save(make_run(1), disk / "run")  # small enough
         assert same(run_folder.load(disk / "run"), make_run(1))
 
 
 @contextmanager
 def as_nobody():
-    """Nothing is read-only for root."""
+    """Root may write everywhere, so run as another user."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -918,8 +918,10 @@ def as_nobody():
             os.seteuid(0)
 
 
-def test_a_read_only_folder_keeps_its_run_and_is_named(saved):
-    with tempfile.TemporaryDirectory() as place:  # pytest's own folders are closed to others
+def test_save_into_a_read_only_folder_keeps_the_old_run(saved):
+    with (
+        tempfile.TemporaryDirectory() as place
+    ):  # pytest's folders are not readable for other users
         folder = Path(place)
         shutil.copytree(saved / "plain", folder / "run")
         folder.chmod(0o555)
@@ -933,7 +935,7 @@ def test_a_read_only_folder_keeps_its_run_and_is_named(saved):
         folder.chmod(0o755)
 
 
-def test_a_run_that_may_not_be_read_says_so(run):
+def test_load_without_permission_names_the_file(run):
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         folder = Path(shutil.copytree(run, Path(place) / "run"))
@@ -950,7 +952,7 @@ def test_a_run_that_may_not_be_read_says_so(run):
 
 
 @pytest.mark.parametrize(
-    ("extra", "meta", "said"),
+    ("extra", "meta", "message"),
     [
         ({"../x": ""}, {}, "is not a plain file name"),
         ({"a/b": ""}, {}, "is not a plain file name"),
@@ -960,14 +962,14 @@ def test_a_run_that_may_not_be_read_says_so(run):
         ({}, {"data": np.zeros(2)}, "a run cannot store array"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_before_anything_changes(extra, meta, said, run, tmp_path):
-    with pytest.raises(InputError, match=said):
+def test_save_refuses_values_and_names_it_cannot_store(extra, meta, message, run, tmp_path):
+    with pytest.raises(InputError, match=message):
         run_folder.save(SavedRun({}, ONE_ID, ONE_ID, meta, extra), run)
     assert same(run_folder.load(run), make_run())
     assert os.listdir(tmp_path) == ["run"]
 
 
-def test_every_file_is_on_the_disk_before_the_rename_and_the_folder_after(tmp_path, monkeypatch):
+def test_save_flushes_files_before_the_rename_and_the_parent_after(tmp_path, monkeypatch):
     events: list[str] = []
     rename = os.rename
 
@@ -988,8 +990,8 @@ def test_every_file_is_on_the_disk_before_the_rename_and_the_folder_after(tmp_pa
     assert events[at + 1 :] == [tmp_path.name]
 
 
-def test_what_was_checked_is_what_is_read(run, monkeypatch):
-    """A run that is replaced in the middle of loading gives one of the two, not some of each."""
+def test_load_parses_the_verified_bytes(run, monkeypatch):
+    """A run that is replaced while it is loaded."""
     load = safetensors.numpy.load
 
     def replaced_meanwhile(data):
@@ -1003,15 +1005,15 @@ def test_what_was_checked_is_what_is_read(run, monkeypatch):
 
 
 def replacing(run: Path, times: int, watch) -> None:
-    """Call `watch` again and again while one run takes the place of the other."""
-    wholes = [make_run(1), make_run(0)]
+    """Call `watch` repeatedly while two runs replace each other."""
+    runs = [make_run(1), make_run(0)]
     trouble: list[BaseException] = []
     done = threading.Event()
 
     def write():
         try:
             for n in range(times):
-                run_folder.save(wholes[n % 2], run)
+                run_folder.save(runs[n % 2], run)
                 time.sleep(2e-2)
         except BaseException as error:
             trouble.append(error)
@@ -1022,14 +1024,14 @@ def replacing(run: Path, times: int, watch) -> None:
     try:
         while not done.is_set():
             watch()
-            time.sleep(1e-4)  # or the writer would wait for the interpreter after each call
+            time.sleep(1e-4)  # give the writer a chance to run
     finally:
         writer.join()
     assert not trouble
 
 
 def slowed(function, before: float = 0.0, after: float = 0.0):
-    """With pauses, so that others get in between if they can."""
+    """Call `function` with pauses, so that other threads run in between."""
 
     def wrapped(*args, **keywords):
         time.sleep(before)
@@ -1040,18 +1042,18 @@ def slowed(function, before: float = 0.0, after: float = 0.0):
     return wrapped
 
 
-def test_a_reader_beside_a_writer_never_misses_a_run_nor_sees_a_mixture(run, monkeypatch):
-    """100 times: a missing folder or file raises here, and fails the test."""
-    wholes = [make_run(0), make_run(1)]
+def test_load_during_save_sees_one_whole_run(run, monkeypatch):
+    """100 times; a missing folder or file fails the test."""
+    runs = [make_run(0), make_run(1)]
     loaded = [0, 0]
     monkeypatch.setattr(manifest, "_open_plain", slowed(manifest._open_plain, before=2e-4))
 
     def watch():
         os.stat(run)
         seen = run_folder.load(run)
-        (which,) = [n for n, whole in enumerate(wholes) if same(seen, whole)]
+        (which,) = [n for n, one in enumerate(runs) if same(seen, one)]
         loaded[which] += 1
-        assert run_folder.summarize(run).meta in [whole.meta for whole in wholes]
+        assert run_folder.summarize(run).meta in [one.meta for one in runs]
 
     replacing(run, 100, watch)
     assert min(loaded) > 3
@@ -1068,8 +1070,8 @@ print(looks)
 """
 
 
-def test_the_folder_is_there_at_every_moment(run, tmp_path, monkeypatch):
-    """Another process looks all the time; one look that finds nothing ends it."""
+def test_save_keeps_the_folder_present_at_every_moment(run, tmp_path, monkeypatch):
+    """Another process checks all the time; it fails if the folder is missing once."""
     monkeypatch.setattr(os, "rename", slowed(os.rename, after=2e-3))
     words = [sys.executable, "-S", "-c", LOOK, str(run), str(tmp_path / "done")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as look:
@@ -1085,26 +1087,26 @@ def test_the_folder_is_there_at_every_moment(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("without_exchange")
-def test_without_exchange_a_reader_sees_a_run_or_none_but_no_mixture(run):
-    wholes = [make_run(0), make_run(1)]
-    loaded, said = 0, set()
+def test_load_during_save_without_exchange_sees_no_mixture(run):
+    runs = [make_run(0), make_run(1)]
+    loaded, messages = 0, set()
 
     def watch():
         nonlocal loaded
         try:
             seen = run_folder.load(run)
         except InputError as error:  # in the moment between two renames
-            said.add(str(error))
+            messages.add(str(error))
             return
         loaded += 1
-        assert any(same(seen, whole) for whole in wholes)
+        assert any(same(seen, one) for one in runs)
 
     replacing(run, 30, watch)
     assert loaded
-    assert all("is not a run folder" in text or "is missing" in text for text in said)
+    assert all("is not a run folder" in text or "is missing" in text for text in messages)
 
 
-def test_a_run_that_is_replaced_all_the_time_is_given_up_in_the_end(run, monkeypatch):
+def test_load_gives_up_on_a_run_that_is_replaced_all_the_time(run, monkeypatch):
     tries = 0
 
     def always(source, handle):
@@ -1134,7 +1136,7 @@ def test_a_run_that_is_replaced_all_the_time_is_given_up_in_the_end(run, monkeyp
         "loss_options = \"rho=__import__('os').system('touch {canary}')\"",
     ],
 )
-def test_objects_in_a_config_are_never_made(text, tmp_path, capsys):
+def test_train_config_never_creates_objects(text, tmp_path, capsys):
     canary, config = tmp_path / "canary", tmp_path / "config.toml"
     config.write_text(text.format(canary=canary), encoding="utf-8")
     events = tmp_path / "events.csv"
@@ -1145,8 +1147,8 @@ def test_objects_in_a_config_are_never_made(text, tmp_path, capsys):
         )
     except SystemExit as left:
         code = left.code
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert code == 2
-    assert "error:" in said.splitlines()[-1]
-    assert "Traceback" not in said
+    assert "error:" in message.splitlines()[-1]
+    assert "Traceback" not in message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "events.csv"]

@@ -1,6 +1,6 @@
-"""Faults, the quick half: kills, full and read-only disks, NaN, clocks, odd data.
+"""Faults, the quick tests: kills, full and read-only disks, NaN, clocks, degenerate data.
 
-docs/reliability.md says what is promised for each; `make faults` has the long half.
+The documentation lists what is guaranteed for each; `make faults` runs the long tests.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PATIENCE = 120  # seconds, for a machine with much else to do
 
 
 def seed_of(folder: Path) -> int:
-    """Which of them lies there; loading checks every file."""
+    """The seed of the run in `folder`; loading checks every file."""
     found = run_folder.load(folder)
     np.testing.assert_array_equal(
         found.tensors["vectors"], make_run(found.meta["seed"]).tensors["vectors"]
@@ -57,12 +57,12 @@ def seed_of(folder: Path) -> int:
 
 # --- kill -9 while a run is saved -----------------------------------------------------------------
 
-# Where, and whether the new run is in place by then.
+# The function, before or after its n-th call, and whether the new run is in place by then.
 POINTS = [
     ("safetensors.save_file", "before", 1, False),
     ("safetensors.save_file", "after", 1, False),
     ("pq.write_table", "after", 1, False),
-    ("Path.write_text", "after", 2, False),  # the manifest is there, nothing is flushed
+    ("Path.write_text", "after", 2, False),  # the manifest exists, nothing is flushed
     ("os.fsync", "before", 3, False),
     ("atomic._exchange", "before", 1, False),
     ("atomic._exchange", "after", 1, True),
@@ -73,14 +73,14 @@ NEW = [("os.rename", "before", 1, False), ("os.rename", "after", 1, True)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("point", "there"),
+    ("point", "exists"),
     [*((point, True) for point in POINTS), *((point, False) for point in NEW)],
     ids=str,
 )
-def test_a_save_that_is_killed_leaves_the_old_run_or_the_new_one(point, there, tmp_path):
-    """And the next save removes what the killed one left."""
+def test_save_killed_leaves_the_old_run_or_the_new_one(point, exists, tmp_path):
+    """The next save removes what the killed one left."""
     place, when, nth, in_place = point
-    if there:
+    if exists:
         run_folder.save(make_run(0), tmp_path / "run")
     words = [
         sys.executable,
@@ -91,9 +91,9 @@ def test_a_save_that_is_killed_leaves_the_old_run_or_the_new_one(point, there, t
         str(nth),
         tmp_path / "run",
     ]
-    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    assert told.returncode == -signal.SIGKILL, told.stderr
-    if in_place or there:
+    process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    if in_place or exists:
         assert seed_of(tmp_path / "run") == (1 if in_place else 0)
     else:
         assert not (tmp_path / "run").exists()
@@ -105,8 +105,8 @@ def test_a_save_that_is_killed_leaves_the_old_run_or_the_new_one(point, there, t
     assert os.listdir(tmp_path) == ["run"]
 
 
-def test_what_a_living_process_writes_is_no_leftover(tmp_path):
-    """Nor is a folder that only looks a little like one."""
+def test_temporary_folder_of_a_running_process_is_not_removed(tmp_path):
+    """Nor are folders with similar names."""
     others = [".run.old", ".run.0123456789ab.old", ".run.XYZ456789abc", "run.0123456789ab"]
     for name in others:
         (tmp_path / name).mkdir()
@@ -117,7 +117,7 @@ def test_what_a_living_process_writes_is_no_leftover(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted([*others, "run"])
 
 
-def test_many_writers_of_one_run_leave_one_whole_run(tmp_path):
+def test_save_from_many_threads_leaves_one_whole_run(tmp_path):
     trouble: list[BaseException] = []
 
     def write(seed: int) -> None:
@@ -142,7 +142,7 @@ def test_many_writers_of_one_run_leave_one_whole_run(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_is_obeyed_in_five_seconds_and_resumed_from_to_the_same_bits(
+def test_train_stops_within_five_seconds_of_a_signal_and_resumes_to_the_same_bits(
     number, code, tmp_path, capfd
 ):
     events = write_events(tmp_path / "events.csv")
@@ -152,10 +152,10 @@ def test_a_signal_is_obeyed_in_five_seconds_and_resumed_from_to_the_same_bits(
         wait_for(process, "epoch   2")
         process.send_signal(number)
         before = cpu_seconds(process)
-        said = process.stderr.read()
-        # Of its own time: the machine may have much else to do.
+        stderr = process.stderr.read()
+        # CPU time, as the machine may be busy.
         assert cpu_seconds(process, over=True) - before < 5
-    assert process.returncode == code, said
+    assert process.returncode == code, stderr
     assert len(list((tmp_path / "run.checkpoint").glob("0*"))) == 1
     assert main(words(events, out, *more, "--resume")) == 0
     assert "resuming from" in capfd.readouterr().err
@@ -174,19 +174,19 @@ def remount(folder: Path, how: str) -> None:
 LARGE = ("--dimensions", "512", "--epochs", "1", "--negatives", "2")  # a run of 1.1 MB
 
 
-def said(capfd) -> str:
-    told = capfd.readouterr().err
-    assert "Traceback" not in told
-    return str(told.splitlines()[-1])
+def last_line(capfd) -> str:
+    stderr = capfd.readouterr().err
+    assert "Traceback" not in stderr
+    return str(stderr.splitlines()[-1])
 
 
-def test_training_onto_a_full_disk_keeps_the_run_that_is_there(tmp_path, capfd):
+def test_train_on_a_full_disk_keeps_the_existing_run(tmp_path, capfd):
     events = write_events(tmp_path / "events.csv", users=400, items=150)
     with mounted(tmp_path / "disk") as disk:
         Recommender(model="popularity").fit(random_split(1).train).save(disk / "run")
         before = (disk / "run" / "manifest.json").read_bytes()
         assert main(["train", str(events), "--out", str(disk / "run"), *LARGE]) == 1
-        line = said(capfd)
+        line = last_line(capfd)
         assert f"{disk / 'run'}: cannot be written: No space left on device: " in line
         assert f"bytes are free in {disk}" in line
         assert (disk / "run" / "manifest.json").read_bytes() == before
@@ -220,7 +220,7 @@ def test_checkpoint_save_on_a_full_and_then_a_read_only_disk(tmp_path, log_messa
         assert found == [1, 2]
 
 
-def test_a_read_only_disk_is_told_before_the_work(tmp_path, capfd):
+def test_commands_refuse_a_read_only_disk_before_the_work(tmp_path, capfd):
     events = write_events(tmp_path / "events.csv")
     with mounted(tmp_path / "disk") as disk:
         run = Recommender(model="popularity").fit(random_split(1).train).save(disk / "run")
@@ -232,10 +232,10 @@ def test_a_read_only_disk_is_told_before_the_work(tmp_path, capfd):
             ["report", run, "--out", disk / "report.html"],
         ):
             assert main([str(word) for word in words]) == 2, words
-            assert f"{disk} is read-only for you; choose another place" in said(capfd).replace(
+            assert f"{disk} is read-only for you; choose another place" in last_line(capfd).replace(
                 str(run), str(disk)
             )
-        assert main(["recommend", str(run), "--users", "u1", "--json"]) == 0  # reading is no harm
+        assert main(["recommend", str(run), "--users", "u1", "--json"]) == 0  # reading works
         assert os.listdir(disk) == ["run"]
 
 
@@ -250,18 +250,18 @@ def a_loss(name: str):
 
 def trained(loss, folder, *, model="mf", **options):
     made = EMBEDDING_MODELS[model](SPLIT.train, EmbeddingOptions(dimensions=6, init_scale=0.1), 5)
-    wanted = TrainingOptions(
+    training_options = TrainingOptions(
         **{"epochs": 3, "batch_size": 32, "negatives": 7, "lr": 0.02, **options}
     )
     with open_checkpoints(CheckpointSettings(folder, every=1e-9)) as checkpoints:
         try:
-            return made, fit(made, loss, SPLIT, wanted, checkpoint=checkpoints), None
+            return made, fit(made, loss, SPLIT, training_options, checkpoint=checkpoints), None
         except Diverged as error:
             return made, None, str(error)
 
 
 def all_finite(folder: Path) -> int:
-    """How many checkpoints there are; each is whole, and has finite numbers only."""
+    """The number of checkpoints; each is complete and finite."""
     found = [run_folder.load(path) for path in folder.glob("0*")]
     for one in found:
         for values in one.tensors.values():
@@ -272,7 +272,9 @@ def all_finite(folder: Path) -> int:
 @pytest.mark.parametrize("what", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("loss", ["llpauc", "bpr", "sl", "bce"])
 @pytest.mark.parametrize("model", ["mf", "lightgcn"])
-def test_a_score_that_breaks_stops_training_at_that_step(model, loss, what, tmp_path, monkeypatch):
+def test_fit_stops_at_the_step_of_a_score_that_is_not_finite(
+    model, loss, what, tmp_path, monkeypatch
+):
     step = CpuEngine.step
 
     def poisoned(self, batch):
@@ -292,7 +294,7 @@ def test_a_score_that_breaks_stops_training_at_that_step(model, loss, what, tmp_
 
 
 @pytest.mark.parametrize("loss", ["llpauc", "bpr", "sl", "bce", "softmax_v"])
-def test_a_rate_of_a_million_is_told_or_stays_finite(loss, tmp_path):
+def test_fit_learning_rate_of_a_million_raises_or_stays_finite(loss, tmp_path):
     made, history, error = trained(a_loss(loss), tmp_path / "c", lr=1e6, epochs=20)
     if error is not None:
         assert "learning rate (1e+06) is too high" in error
@@ -306,7 +308,7 @@ def test_a_rate_of_a_million_is_told_or_stays_finite(loss, tmp_path):
 @pytest.mark.parametrize("alpha", [1e-6, 1.0])
 @pytest.mark.parametrize("beta", [1e-6, 1.0])
 @pytest.mark.parametrize("model", ["mf", "lightgcn"])
-def test_shares_of_a_millionth_give_finite_numbers(model, alpha, beta, tmp_path):
+def test_fit_llpauc_alpha_beta_of_a_millionth_stays_finite(model, alpha, beta, tmp_path):
     loss = make_loss("llpauc", alpha=alpha, beta=beta)
     made, history, error = trained(loss, tmp_path / "c", model=model)
     assert error is None
@@ -330,21 +332,21 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_a_clock_that_jumps_by_years_changes_nothing(tmp_path):
+def test_train_with_a_jumping_clock_gives_the_same_bits(tmp_path):
     events = write_events(tmp_path / "events.csv")
     more = ("--epochs", "4")
     assert main(words(events, tmp_path / "whole", *more)) == 0
     arguments = [str(word) for word in words(events, tmp_path / "run", *more)]
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", JUMPING, *arguments],
         capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
+    assert process.returncode == 0, process.stderr
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
     assert sorted(os.listdir(tmp_path)) == ["events.csv", "run", "whole"]
 
 
-def test_runs_from_the_future_and_from_1970_are_listed(tmp_path, capfd):
+def test_runs_lists_runs_of_any_date(tmp_path, capfd):
     for name, moment in (("future", 4e9), ("past", 0), ("before", -1e9)):
         Recommender(model="popularity").fit(random_split(1).train).save(tmp_path / name)
         os.utime(tmp_path / name, (moment, moment))
@@ -354,7 +356,7 @@ def test_runs_from_the_future_and_from_1970_are_listed(tmp_path, capfd):
     assert main(["runs", str(tmp_path)]) == 0
 
 
-# --- data with next to nothing in it --------------------------------------------------------------
+# --- degenerate data -----------------------------------------------------------------------------
 
 
 def table(*pairs: tuple[object, object]) -> str:
@@ -370,8 +372,8 @@ DEGENERATE: dict[str, tuple[str | dict[str, str], int]] = {
     "one user": (table(*((1, item) for item in range(9))), 2),
     "one item": (table(*((user, 1) for user in range(9))), 2),
     "all duplicates": (table(*[(1, 2)] * 50), 2),
-    "everybody has everything": (table(*((u, i) for u in range(9) for i in range(4))), 0),
-    "one user has everything": (table(*MANY, *((99, item) for item in range(12))), 0),
+    "all users have all items": (table(*((u, i) for u in range(9) for i in range(4))), 0),
+    "one user has all items": (table(*MANY, *((99, item) for item in range(12))), 0),
     "K above the items": (table(*((user, (user + i) % 3) for user in range(9) for i in (0, 1))), 0),
     "unknown test users": ({"train": table(*MANY), "test": table((777, 1), (778, 2))}, 0),
     "unknown test items": ({"train": table(*MANY), "test": table((1, 777), (2, 778))}, 0),
@@ -390,22 +392,22 @@ def no_nan(value) -> bool:
 
 @pytest.mark.parametrize("model", ["mf", "lightgcn", "popularity", "itemknn", "ease"])
 @pytest.mark.parametrize("title", DEGENERATE)
-def test_odd_data_are_a_result_or_one_line_in_ten_seconds(title, model, tmp_path, capfd):
+def test_train_degenerate_data_gives_a_result_or_one_line(title, model, tmp_path, capfd):
     content, code = DEGENERATE[title]
     data = tmp_path / "data"
     data.mkdir()
     for name, text in (content if isinstance(content, dict) else {"events": content}).items():
         (data / f"{name}.csv").write_text(text)
-    own = ["--epochs", "2", "--dimensions", "4"] if model in ("mf", "lightgcn") else []
+    options = ["--epochs", "2", "--dimensions", "4"] if model in ("mf", "lightgcn") else []
     begun = time.monotonic()
-    words = ["train", data, "--model", model, "--out", tmp_path / "run", "--json", *own]
+    words = ["train", data, "--model", model, "--out", tmp_path / "run", "--json", *options]
     assert main([str(word) for word in words]) == code
-    told = capfd.readouterr()
+    output = capfd.readouterr()
     if code:
-        assert len(told.err.splitlines()[-1]) < 400
-        assert "Traceback" not in told.err
+        assert len(output.err.splitlines()[-1]) < 400
+        assert "Traceback" not in output.err
     else:
-        assert no_nan(json.loads(told.out))
+        assert no_nan(json.loads(output.out))
         assert main(["recommend", str(tmp_path / "run"), "-k", "50", "--json"]) == 0
         lists = json.loads(capfd.readouterr().out)
         assert lists
@@ -413,8 +415,8 @@ def test_odd_data_are_a_result_or_one_line_in_ten_seconds(title, model, tmp_path
     assert time.monotonic() - begun < 10
 
 
-def test_every_sampler_ends_where_there_is_nothing_to_draw():
-    """A user who has everything has no negative."""
+def test_fit_every_sampler_ends_if_users_have_all_items():
+    """Such users have no negatives."""
     pairs = [(u, i) for u in range(6) for i in range(5)]
     data = Interactions.of(*map(list, zip(*pairs, strict=True)))
     begun = time.monotonic()
@@ -430,8 +432,8 @@ def test_every_sampler_ends_where_there_is_nothing_to_draw():
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def test_too_little_memory_is_not_taken_for_a_damaged_file(tmp_path, monkeypatch, capfd):
-    """Arrow's error of no memory is one of its errors of damage, too."""
+def test_arrow_memory_error_is_not_reported_as_a_damaged_file(tmp_path, monkeypatch, capfd):
+    """ArrowMemoryError is an ArrowException, as errors of damaged files are."""
 
     def no_memory(*_, **__):
         raise pa.ArrowMemoryError("malloc of size 64 failed")
@@ -442,24 +444,24 @@ def test_too_little_memory_is_not_taken_for_a_damaged_file(tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(pq.ParquetFile, "iter_batches", no_memory)
         assert main(["evaluate", str(events)]) == 1
-        assert said(capfd).endswith("error: out of memory: malloc of size 64 failed")
+        assert last_line(capfd).endswith("error: out of memory: malloc of size 64 failed")
     with monkeypatch.context() as patch:
         patch.setattr(pq, "read_table", no_memory)
         assert main(["recommend", str(run)]) == 1
-        assert said(capfd).endswith("error: out of memory: malloc of size 64 failed")
+        assert last_line(capfd).endswith("error: out of memory: malloc of size 64 failed")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("prlimit"), reason="no prlimit here")
 @pytest.mark.parametrize("command", ["recommend", "evaluate", "report", "serve"])
-def test_a_limit_the_program_does_not_fit_in_is_told_in_bytes(command, tmp_path):
-    """Before libraries are loaded, which would end the process, or wait for ever."""
+def test_commands_name_the_bytes_if_the_memory_limit_is_too_small(command, tmp_path):
+    """Before libraries are loaded, which could end or block the process."""
     run = Recommender(model="popularity").fit(random_split(1).train).save(tmp_path / "run")
     for megabytes in (400, 1000):
-        told = subprocess.run(
+        process = subprocess.run(
             ["prlimit", f"--as={megabytes << 20}", sys.executable, "-m", "llpauc", command, run],
             capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
-        assert told.returncode == 2
-        (line,) = told.stderr.splitlines()
+        assert process.returncode == 2
+        (line,) = process.stderr.splitlines()
         assert f"bytes, the limit on this process's memory leaves {megabytes << 20:,}" in line

@@ -1,4 +1,4 @@
-"""Real `llpauc train` processes that are killed, and what is left of them."""
+"""Real `llpauc train` processes that are killed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-# Kills itself at the n-th call of a function, before or after it: `os.fsync` of a file of a
-# checkpoint, the `os.rename` that puts one in place, or a step of training.
+# Kills itself before or after the n-th call of a function: `os.fsync` of a file of a checkpoint,
+# `os.rename` of a checkpoint, or a training step.
 _DRIVER = """
 import os, signal, sys
 from llpauc.cli import main
@@ -65,7 +65,7 @@ def words(events: Path, out: Path, *more: str) -> list[str]:
 
 
 def start(arguments: list[str], point: FaultPoint | None = None) -> subprocess.Popen[str]:
-    """A process of its own; with a fault point, one that kills itself there."""
+    """Start a process; with a fault point, it kills itself there."""
     program = ["-m", "llpauc"]
     if point is not None:
         program = ["-c", _DRIVER, point.name, point.when, str(point.nth)]
@@ -77,18 +77,18 @@ def start(arguments: list[str], point: FaultPoint | None = None) -> subprocess.P
 
 
 def wait_for(process: subprocess.Popen[str], beginning: str) -> None:
-    """Read what the process says until a line begins like this."""
+    """Read stderr until a line begins with `beginning`."""
     assert process.stderr is not None
-    heard = []
+    lines = []
     for line in process.stderr:
-        heard.append(line)
+        lines.append(line)
         if line.startswith(beginning):
             return
-    raise AssertionError(f"never said {beginning!r}: {''.join(heard)}")
+    raise AssertionError(f"no line begins with {beginning!r}: {''.join(lines)}")
 
 
 def cpu_seconds(process: subprocess.Popen[str], over: bool = False) -> float:
-    """What a process has used of its processors; `over` waits for its end."""
+    """CPU seconds of a process; `over` waits for its end."""
     if over:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -1,4 +1,4 @@
-"""kill -9 at chosen points, and signals at random moments, of every kind of training."""
+"""kill -9 at fault points and signals at random moments, for several models and losses."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ POINTS = [
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    """Events, and what an unbroken training of each kind makes of them."""
-    folder = tmp_path_factory.mktemp("unbroken")
+def uninterrupted(tmp_path_factory):
+    """Events, and the result of an uninterrupted training of each kind."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
     events = events_in(folder / "events.csv")
     made = {}
     for model, loss in TRAININGS:
@@ -44,8 +44,10 @@ def more(model: str, loss: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("training", TRAININGS, ids=str)
-def test_killed_at_every_point_it_goes_on_to_the_same_bits(training, unbroken, tmp_path):
-    events, made = unbroken
+def test_train_killed_at_every_fault_point_resumes_to_the_same_bits(
+    training, uninterrupted, tmp_path
+):
+    events, made = uninterrupted
     for place, point in enumerate(POINTS):
         out = tmp_path / f"run{place}"
         arguments = words(events, out, *more(*training))
@@ -62,16 +64,16 @@ def test_killed_at_every_point_it_goes_on_to_the_same_bits(training, unbroken, t
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_at_random_moments(number, code, tmp_path):
-    """Before training too, where a SIGTERM ends the process as it ends any: a shell says 143."""
+def test_train_signals_at_random_moments_resume_to_the_same_bits(number, code, tmp_path):
+    """Also before training, where SIGTERM ends the process as usual."""
     events = events_in(tmp_path / "events.csv")
-    rng, heard, worst = random.Random(code), 0, [0.0, 0.0]
+    rng, interrupted, worst = random.Random(code), 0, [0.0, 0.0]
     for model, loss in TRAININGS:
-        own = (*more(model, loss), "--epochs", "60", "--checkpoint-every", "0")
+        options = (*more(model, loss), "--epochs", "60", "--checkpoint-every", "0")
         out, whole = tmp_path / "run", tmp_path / "whole"
-        with start(words(events, whole, *own)) as process:
+        with start(words(events, whole, *options)) as process:
             assert process.wait() == 0
-        arguments = [*words(events, out, *own), "--resume"]
+        arguments = [*words(events, out, *options), "--resume"]
         for moment in ("Recommender(", "epoch   1", "epoch   1"):
             with start(arguments) as process:
                 wait_for(process, moment)
@@ -80,11 +82,11 @@ def test_signals_at_random_moments(number, code, tmp_path):
                 before, begun = cpu_seconds(process), time.monotonic()
                 said = process.stderr.read()
                 used = cpu_seconds(process, over=True) - before
-            if process.returncode == 0:  # it was over before
+            if process.returncode == 0:  # it ended before
                 break
             assert process.returncode in (code, -signal.SIGTERM), said
             assert "Traceback" not in said
-            heard += "to continue" in said
+            interrupted += "to continue" in said
             worst = [max(worst[0], used), max(worst[1], time.monotonic() - begun)]
         else:
             with start(arguments) as process:
@@ -93,9 +95,9 @@ def test_signals_at_random_moments(number, code, tmp_path):
         assert fingerprint(out) == fingerprint(whole)
         shutil.rmtree(out)
         shutil.rmtree(whole)
-    print(f"signal {number}: {heard} times in training; out after {worst[0]:.1f} s of CPU, "
+    print(f"signal {number}: {interrupted} times in training; out after {worst[0]:.1f} s of CPU, "
           f"{worst[1]:.1f} s by the clock")  # fmt: skip
-    assert heard >= len(TRAININGS)
+    assert interrupted >= len(TRAININGS)
     assert worst[0] < 5
-    # A second stop does not replace what the first one saved.
+    # A second interruption does not replace the run that the first one saved.
     assert set(os.listdir(tmp_path)) <= {"events.csv", "run-interrupted"}

@@ -1,4 +1,4 @@
-"""kill -9 at random moments of real trainings; by hand (`make faults`), as it takes minutes."""
+"""kill -9 at random moments of real trainings; part of `make faults`, as it takes minutes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILLS = 5  # for each of four trainings
 
 @pytest.mark.parametrize("loss", ["llpauc", "bpr"])
 @pytest.mark.parametrize("model", ["mf", "lightgcn"])
-def test_killed_again_and_again_and_resumed_it_ends_in_the_same_bits(model, loss, tmp_path):
+def test_train_killed_at_random_moments_resumes_to_the_same_bits(model, loss, tmp_path):
     events = write_events(tmp_path / "events.csv", users=300)
     more = ("--model", model, "--loss", loss, "--epochs", "12")
     with start(words(events, tmp_path / "whole", *more)) as process:
@@ -29,7 +29,7 @@ def test_killed_again_and_again_and_resumed_it_ends_in_the_same_bits(model, loss
     lasts = time.monotonic() - begun
     rng = random.Random(f"{model} {loss}")
     arguments = words(events, tmp_path / "run", *more, "--resume")
-    whole, run, told, kills = fingerprint(tmp_path / "whole"), tmp_path / "run", [], 0
+    whole, run, positions, kills = fingerprint(tmp_path / "whole"), tmp_path / "run", [], 0
     while kills < KILLS:
         with start(arguments) as process:
             wait_for(process, "Recommender(")
@@ -37,21 +37,21 @@ def test_killed_again_and_again_and_resumed_it_ends_in_the_same_bits(model, loss
             with suppress(subprocess.TimeoutExpired):
                 process.wait(rng.uniform(0, lasts))
             process.kill()
-            told += went_on(process.communicate()[1])
+            positions += resumed_from(process.communicate()[1])
         kills += process.returncode == -signal.SIGKILL
-        if process.returncode == 0:  # it was over before: once more from the beginning
-            lasts = min(lasts, time.monotonic() - begun)  # other work on the machine may be over
+        if process.returncode == 0:  # it ended before the kill: start again
+            lasts = min(lasts, time.monotonic() - begun)  # the machine may be less busy now
             assert fingerprint(run) == whole
             shutil.rmtree(run)
     with start(arguments) as process:
         err = process.communicate()[1]
     assert process.returncode == 0, err
-    told += went_on(err)
-    print(f"{model} {loss}: {kills} kills, {lasts:.1f} s unbroken; went on from {told}")
+    positions += resumed_from(err)
+    print(f"{model} {loss}: {kills} kills, {lasts:.1f} s uninterrupted; resumed from {positions}")
     assert fingerprint(run) == whole
-    assert told  # else there was nothing to compare
+    assert positions  # else nothing was tested
     assert not (tmp_path / "run.checkpoint").exists()
 
 
-def went_on(said):
-    return [line.split(": ")[1] for line in said.splitlines() if line.startswith("resuming from")]
+def resumed_from(stderr):
+    return [line.split(": ")[1] for line in stderr.splitlines() if line.startswith("resuming from")]
