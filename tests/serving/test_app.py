@@ -133,7 +133,7 @@ BAD_REQUESTS = [
     ("/recommend", {"user": True}, 422, "user: should be text or a whole number"),
     ("/recommend", {"user": ""}, 422, "user: "),
     ("/recommend", {"users": ["u1", {}]}, 422, "users.1: should be text or a whole number"),
-    ("/recommend", {"users": "u1"}, 422, "users: should be a valid list"),
+    ("/recommend", {"users": "u1"}, 422, "users: should be a valid array"),
     ("/recommend", {"users": []}, 422, "users: "),
     ("/recommend", {"users": ["u1"] * (MAX_USERS + 1)}, 422, f"at most {MAX_USERS}"),
     ("/recommend", {"items": ["i1"] * (MAX_ITEMS + 1)}, 422, f"at most {MAX_ITEMS}"),

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, FastAPI, HTTPException, Request
 from fastapi import Path as PathParameter
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
-from pydantic_core import from_json, to_json
-from starlette.convertors import Convertor, register_url_convertor
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from llpauc.errors import InputError, listing
@@ -131,40 +131,41 @@ def make_app(state: ServingState, key: str | None, page_data: PageData | None = 
     app.state.serving, app.state.page_data = state, page_data or PageData()
     app.include_router(router)
     app.add_exception_handler(StarletteHTTPException, _on_http_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_middleware(RequestLimits, key=key, metrics=state.metrics)
     if key is not None:
         _document_key(app)
     return app
 
 
-class _AnyText(Convertor[str]):
+class _AnyText(PathConvertor):
     """Any id, with slashes and line breaks; Starlette's `path` does not match line breaks."""
 
     regex = "(?s:.+)"
 
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
-
-
-class _JSONRequest(Request):
-    async def json(self) -> Any:
-        """Like Starlette's, but faster, and lone surrogates and huge numbers are refused."""
-        try:
-            return from_json(await self.body())
-        except ValueError as error:
-            raise HTTPException(400, f"the body is not valid JSON: {error}") from None
-
 
 class _JSONRoute(APIRoute):
+    """A route whose body is parsed and validated by pydantic in one step.
+
+    FastAPI's own handler of bodies accepts lone surrogates and UTF-16, and with it the server
+    answers 15 % fewer requests per second (100,000 items, 64 connections).
+    """
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
+        if self.body_field is None:
+            return super().get_route_handler()
+        model: type[BaseModel] = self.body_field.field_info.annotation
 
         async def handle(request: Request) -> Response:
-            return await handler(_JSONRequest(request.scope, request.receive))
+            body = await request.body()
+            media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+            if not body or not media_type.endswith(("/json", "+json")):
+                raise HTTPException(422, _OBJECT_REQUIRED)
+            try:
+                value = model.model_validate_json(body)
+            except ValidationError as error:
+                raise _invalid_body(error) from None
+            response: Response = await self.endpoint(request, value)
+            return response
 
         return handle
 
@@ -344,24 +345,18 @@ async def _on_http_error(request: Request, error: Any) -> Response:
     return error_response(error.status_code, str(error.detail), error.headers)
 
 
-async def _on_invalid_request(request: Request, error: Any) -> Response:
-    return error_response(422, _validation_message(error.errors()[0]))
-
-
-def _validation_message(error: Mapping[str, Any]) -> str:
-    """The field, and what is required of it.
-
-    >>> _validation_message({"loc": ("body", "k"), "msg": "Input should be a valid integer"})
-    'k: should be a valid integer'
-    """
-    if len(error["loc"]) < 2:
-        return _OBJECT_REQUIRED
-    _, name, *inner = error["loc"]
+def _invalid_body(error: ValidationError) -> HTTPException:
+    """The first problem: which field, and what is required of it."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        return HTTPException(400, f"the body is not valid JSON: {first['ctx']['error']}")
+    if not first["loc"]:
+        return HTTPException(422, _OBJECT_REQUIRED)
+    name, *inner = first["loc"]
     path = ".".join(str(part) for part in (name, *inner) if part == name or type(part) is int)
-    types = {str(part).split("[")[0] for part in inner}
-    if types & {"str", "int", "constrained-str"}:  # an id, whose type is a union
-        return f"{path}: should be text or a whole number"
-    return f"{path}: {error['msg'].removeprefix('Input ')}"
+    if {str(part).split("[")[0] for part in inner} & {"str", "int", "constrained-str"}:
+        return HTTPException(422, f"{path}: should be text or a whole number")  # a union: an id
+    return HTTPException(422, f"{path}: {first['msg'].removeprefix('Input ')}")
 
 
 def _document_key(app: FastAPI) -> None:
