@@ -61,10 +61,10 @@ def recommend(
         raise InputError("--users are known people, --items make somebody new; give one of them")
     if approximate and items is not None:
         raise InputError("--approximate is for many users; leave it out with --items")
-    given = None if users is None else _ids(users, "--users", "user")
-    has = None if items is None else _ids(items, "--items", "item")
+    given = None if users is None else read_ids(users, "--users", "user")
+    has = None if items is None else read_ids(items, "--items", "item")
     chosen = {
-        option: None if words is None else _ids(words, option, "item")
+        option: None if words is None else read_ids(words, option, "item")
         for option, words in (("--allow", allow), ("--deny", deny))
     }
     check_file(out)
@@ -217,7 +217,7 @@ def _one_id_with_commas(known: IdMap, text: str | None, ids: list[Any] | None) -
     return [text] if whole else ids
 
 
-def _ids(text: str, option: str, role: str) -> list[Any]:
+def read_ids(text: str, option: str, role: str) -> list[Any]:
     """Ids between commas, or those of @FILE."""
     from pathlib import Path
 

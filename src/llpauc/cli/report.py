@@ -57,11 +57,11 @@ def report(
 
 def _users(text: str | None) -> int | list[str] | None:
     """A number of users, or ids."""
-    from llpauc.cli.recommend import _ids
+    from llpauc.cli.recommend import read_ids
     from llpauc.errors import check_at_least
 
     if text is None:
         return None
     if text.isdecimal():
         return check_at_least("users", int(text), 1)
-    return [str(word) for word in _ids(text, "--users", "user")]
+    return [str(word) for word in read_ids(text, "--users", "user")]
