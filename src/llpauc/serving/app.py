@@ -15,7 +15,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -153,7 +153,7 @@ class _JSONRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         if self.body_field is None:
             return super().get_route_handler()
-        model: type[BaseModel] = self.body_field.field_info.annotation
+        model: Any = self.body_field.field_info.annotation
 
         async def handle(request: Request) -> Response:
             body = await request.body()
