@@ -76,10 +76,9 @@ def train(folder: Path, dimensions: int, sampled: str) -> dict[str, float]:
     from llpauc.data.prepared import open_prepared
     from llpauc.losses import LLPAUCLoss
     from llpauc.models.embedding import MF, EmbeddingOptions
-    from llpauc.training.batches import batches
+    from llpauc.training.batches import batches, epoch_order
     from llpauc.training.engine import CpuEngine
     from llpauc.training.options import TrainingOptions
-    from llpauc.training.order import epoch_order
     from llpauc.training.samplers import make_sampler
 
     imported = time.perf_counter()

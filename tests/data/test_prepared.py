@@ -33,8 +33,8 @@ from llpauc.losses import LLPAUCLoss
 from llpauc.models.embedding import MF, EmbeddingOptions
 from llpauc.recommend import Recommender
 from llpauc.training import CheckpointSettings, TrainingOptions, fit
+from llpauc.training.batches import BlockOrder, epoch_order
 from llpauc.training.engine import CpuEngine
-from llpauc.training.order import BlockOrder, epoch_order
 
 ODD_IDS = ["007", "7", "😀", "18446744073709551623", 'say "hi"', "a,b", "ø", "Ω" * 40, "-1", "1e3"]
 

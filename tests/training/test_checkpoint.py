@@ -197,14 +197,14 @@ def test_checkpoint_stores_rows_without_settling_them(tmp_path, monkeypatch):
 def test_fit_signal_during_validation_keeps_the_validated_epoch(tmp_path, monkeypatch):
     case = Case(fit={"epochs": 4})
     uninterrupted = outcome(*case.train())
-    original = fit.__globals__["validate"]
+    original = fit.__globals__["validation_metrics"]
 
     def validate(*arguments):
         signal.raise_signal(signal.SIGINT)
         return original(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setitem(fit.__globals__, "validate", validate)
+        patch.setitem(fit.__globals__, "validation_metrics", validate)
         for epoch in (1, 2):
             history = case.train(CheckpointSettings(tmp_path / "c", if_exists="resume"))[2]
             assert (history.signal, len(history.epochs)) == (signal.SIGINT, epoch)

@@ -264,7 +264,7 @@ def test_the_best_epoch_is_kept_and_patience_ends_it():
 
 def test_every_epoch_says_what_the_loss_stands_for():
     _, history = run()
-    figures = history.epochs[-1].figures
+    figures = history.epochs[-1].diagnostics
     assert {"hard_llpauc", "pos_fraction", "neg_fraction", "gap"} <= set(figures)
     assert 0 <= figures["hard_llpauc"] <= 1
     assert history.epochs[-1].examples == len(SPLIT.train)

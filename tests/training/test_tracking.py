@@ -92,7 +92,7 @@ def expected(history: History) -> dict[str, list[tuple[int, float]]]:
         flat = [("train/loss", epoch.loss), ("train/seconds", epoch.seconds),
                 ("train/examples_per_second", rate)]  # fmt: skip
         flat += [(f"valid/{name}", value) for name, value in epoch.valid.items()]
-        flat += [(f"figures/{name}", value) for name, value in epoch.figures.items()]
+        flat += [(f"figures/{name}", value) for name, value in epoch.diagnostics.items()]
         for name, value in flat:
             wanted.setdefault(name, []).append((epoch.number, value))
     return wanted

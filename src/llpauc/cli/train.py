@@ -280,7 +280,7 @@ def _training_progress(
 
 def _tell(epoch: Epoch) -> None:
     """One line an epoch: what it cost, what the loss stands for, how validation went."""
-    figures = {**epoch.valid, **{k: epoch.figures[k] for k in _TOLD if k in epoch.figures}}
+    figures = {**epoch.valid, **{k: epoch.diagnostics[k] for k in _TOLD if k in epoch.diagnostics}}
     told = "  ".join(f"{name} {cell(value)}" for name, value in figures.items())
     rate = epoch.examples / max(epoch.seconds, 1e-9)
     mark = " *" if epoch.best else ""

@@ -6,9 +6,9 @@ from llpauc.options import lazy_exports
 
 if TYPE_CHECKING:
     from llpauc.training.checkpoint import CheckpointFolder, CheckpointSettings, open_checkpoints
-    from llpauc.training.history import Diverged, Epoch, History
     from llpauc.training.loop import check_feasible, fit
     from llpauc.training.options import SAMPLERS, TrainingOptions
+    from llpauc.training.progress import Diverged, Epoch, History
     from llpauc.training.trainable import Trainable, TrainingTables
 
 __all__ = [
@@ -32,9 +32,9 @@ __getattr__ = lazy_exports(
         "SAMPLERS": "options",
         "CheckpointFolder": "checkpoint",
         "CheckpointSettings": "checkpoint",
-        "Diverged": "history",
-        "Epoch": "history",
-        "History": "history",
+        "Diverged": "progress",
+        "Epoch": "progress",
+        "History": "progress",
         "Trainable": "trainable",
         "TrainingOptions": "options",
         "TrainingTables": "trainable",

@@ -1,12 +1,20 @@
-"""One step of training: draw negatives, score, take the loss, move the rows.
+"""One step of training: draw negatives, score, compute the loss, update the rows.
 
-Two engines with one face. `CpuEngine` runs the kernels with any loss between them; `TorchEngine` is
-the plain torch way (autograd, dense torch.optim.Adam), for CUDA and as the other engine's oracle.
+`CpuEngine` computes scores and gradients in Numba kernels, with any loss of the library between
+them. `TorchEngine` uses autograd and the dense Adam of torch; it serves other devices such as CUDA,
+and the tests compare `CpuEngine` with it.
+
+Several processes divide each batch. Losses that average over rows are computed per process and
+averaged. A loss that needs the whole batch, as LLPAUC does for its thresholds, gets the scores of
+all processes in every process; its variables then take the same steps everywhere.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import math
+from abc import ABC, abstractmethod
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -19,64 +27,108 @@ from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
 from llpauc.losses.base import Context, Loss, NonFiniteError
 from llpauc.losses.minimax import attach, minimax_parameter_groups
 from llpauc.training.batches import Batch, Index, Indexer, Pairs
-from llpauc.training.distributed_loss import Scored, finite, loss_of_all
-from llpauc.training.history import Diverged
 from llpauc.training.kernels import merge_rows, score_pairs, user_gradients
 from llpauc.training.options import TrainingOptions
+from llpauc.training.progress import Diverged
 from llpauc.training.row_adam import ScalarAdam, aligned
 from llpauc.training.samplers import Sampler
 from llpauc.training.tables import ReplicatedTables
 from llpauc.training.trainable import PairGradients, Table, Trainable, TrainingTables
 
-# Multiplications a batch below which threads in the kernels do not pay: they gain a tenth on an
-# idle machine and wait milliseconds for each other on a busy one. The bits do not depend on it.
-_WORTH_THREADS = 2_000_000
-FAST_RATE = 2.0  # of the gap and the thresholds, in units of the base rate: the reference setting
+# Multiplications per batch below which threads in the kernels do not pay: they save a tenth of the
+# time on an idle machine, and wait milliseconds for each other on a busy one. The result is the
+# same bits in either case.
+_MIN_WORK_FOR_THREADS = 2_000_000
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Engine(Protocol):
-    """What the training loop needs."""
+class Scored(NamedTuple):
+    """Scores of a batch: (B,) positives, (B, N) negatives, bool (B, N) mask, context."""
 
-    @property
-    def helpers(self) -> int:
-        """How many threads should call `prepare` ahead of `step`."""
-        ...
-
-    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
-        """The batch of step `step`, as far as the model has no part in it."""
-        ...
-
-    def step(self, batch: Batch) -> float:
-        """Train on one batch; the loss."""
-        ...
-
-    def settle(self) -> None:
-        """Bring every row up to date, before the model is read or saved."""
-        ...
-
-    def diagnose(self) -> dict[str, float]:
-        """What the loss of the last batch stood for; nothing where there was none yet."""
-        ...
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """All that a resumed run needs beside the model's and the loss's own state."""
-        ...
-
-    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from `state`, with the model and the loss as they were then."""
-        ...
+    pos: Tensor
+    neg: Tensor
+    mask: Tensor | None
+    context: Context | None
 
 
-class CpuEngine:
-    """Kernels for the pairs, torch for the loss, row-Adam for the tables.
+class Engine(ABC):
+    """Trains a model on batches.
 
     Args:
-        model: its tables are trained in place.
-        loss: any loss of the library.
-        sampler: where negatives come from.
-        train: the events.
+        model: trained in place.
+        loss: any loss of the library; its variables are trained in place.
+        sampler: draws the negatives.
         options: see `TrainingOptions`.
         processes: the processes that divide every batch among them.
+    """
+
+    def __init__(
+        self,
+        model: Trainable,
+        loss: Loss,
+        sampler: Sampler,
+        options: TrainingOptions,
+        processes: ProcessGroup = SINGLE_PROCESS,
+    ) -> None:
+        self.model, self.loss, self.sampler = model, loss, sampler
+        self.processes, self.device = processes, options.device
+        self._last: Scored | None = None
+
+    @property
+    @abstractmethod
+    def helpers(self) -> int:
+        """How many threads should call `prepare` ahead of `step`."""
+
+    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
+        """The batch of step `step`, as far as it does not depend on the model."""
+        part = self.processes.slice_of(len(users))
+        drawn = self.sampler.draw(step, users, positives, part)
+        index = self._index(users[part], positives[part], drawn.items)
+        return Batch(step, users[part], positives[part], drawn, len(users), index)
+
+    def _index(self, users: Indices, positives: Indices, negatives: Indices) -> Index | None:
+        return None
+
+    @abstractmethod
+    def step(self, batch: Batch) -> float:
+        """Train on one batch and return its loss."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Bring every row up to date, before the model is evaluated or saved."""
+
+    @abstractmethod
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """What a resumed training needs in addition to the state of the model and the loss."""
+
+    @abstractmethod
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Continue from `state`, with the model and the loss as they were then."""
+
+    def diagnose(self) -> dict[str, float]:
+        """Values that explain the loss of the last batch, from the rows of this process."""
+        if self._last is None or not len(self._last.pos):
+            return {}
+        pos, neg, mask, context = self._last
+        return dict(self.loss.diagnose(pos, neg, mask, context=context).values)
+
+    def _scored(self, batch: Batch, pos: Tensor, neg: Tensor) -> Scored:
+        """Scores with their mask and what the loss needs to know; kept for `diagnose`."""
+        mask, context = batch.drawn.mask, None
+        if self.loss.needs:
+            users = torch.from_numpy(batch.users.astype(np.int64))
+            context = Context(step=batch.step, users=users)
+        on_device = None if mask is None else torch.from_numpy(mask).to(self.device)
+        self._last = Scored(pos.detach(), neg.detach(), on_device, context)
+        return self._last
+
+
+class CpuEngine(Engine):
+    """Kernels for the scores and gradients, `RowAdam` for the tables.
+
+    Args:
+        model, loss, sampler, options, processes: see `Engine`.
+        train: the events.
     """
 
     def __init__(
@@ -88,150 +140,142 @@ class CpuEngine:
         options: TrainingOptions,
         processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self.model, self.loss, self.sampler, self.processes = model, loss, sampler, processes
+        super().__init__(model, loss, sampler, options, processes)
         self.tables: TrainingTables = model.cpu_tables(train, options, processes)
         if processes.world_size > 1 and model.user_range is None:
             self.tables = ReplicatedTables(self.tables, processes)
-        self.variables = ScalarAdam(_rates(loss), options.adam)
-        self._index = Indexer(
-            train.n_users,
-            train.n_items,
-            every_item=options.weight_decay == 0,
-            slots_only=self.tables.by_slot,
+        # The variables of the loss, with their learning rates as factors; negative ones ascend.
+        groups = minimax_parameter_groups([], loss, lr=1.0)
+        rates = [
+            (variable, -group["lr"] if group["maximize"] else group["lr"])
+            for group in groups
+            for variable in group["params"]
+        ]
+        self.variables = ScalarAdam(rates, options.adam)
+        self._indexer = Indexer(
+            train.n_users, train.n_items, options.weight_decay == 0, self.tables.by_slot
         )
         self._memory: dict[str, Table] = {}
-        self._last: Scored | None = None
 
     @property
     def helpers(self) -> int:
-        """A quarter of the threads. None where the kernels use all of them, as the matrix products
+        """A quarter of the threads; none where the kernels use all threads, as the matrix products
         of shared negatives do."""
         if self.sampler.is_shared or self.tables.uses_all_threads:
             return 0
         threads: int = numba.get_num_threads()
         return min(threads - 1, max(1, threads // 4))
 
-    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
-        mine, whole = self.processes.slice_of(len(users)), len(users)
-        drawn = self.sampler.draw(step, users, positives, mine)
-        users, positives = users[mine], positives[mine]
-        index = self._index(users, positives, drawn.items)
-        return Batch(step, users, positives, drawn, whole, index)
+    def _index(self, users: Indices, positives: Indices, negatives: Indices) -> Index:
+        return self._indexer(users, positives, negatives)
 
     def step(self, batch: Batch) -> float:
-        threads = numba.get_num_threads()
+        index, threads = batch.index, numba.get_num_threads()
+        assert index is not None  # made by `prepare`
         work = len(batch.users) * batch.drawn.items.shape[-1] * self.tables.user_rows.shape[1]
-        spread = work >= _WORTH_THREADS or self.tables.uses_all_threads
-        numba.set_num_threads(threads - self.helpers if spread else 1)
+        parallel = work >= _MIN_WORK_FOR_THREADS or self.tables.uses_all_threads
+        numba.set_num_threads(threads - self.helpers if parallel else 1)
         try:
-            return self._step(batch)
+            self.tables.prepare(index.users, index.items)
+            if index.pairs is not None:
+                value = self._step_rows(batch, index, index.pairs)
+            else:
+                value = self._step_shared(batch, index)
+            self.variables.step()
+            self.loss.project_()
+            return value
         finally:
             numba.set_num_threads(threads)
 
-    def _step(self, batch: Batch) -> float:
-        index = batch.index
-        assert index is not None  # `prepare` has made it
-        self.tables.prepare(index.users, index.items)
-        if index.pairs is not None:
-            value = self._rows_step(batch, index, index.pairs)
-        else:
-            value = self._shared_step(batch, index)
-        self.variables.step()
-        self.loss.project_()
+    def _step_rows(self, batch: Batch, index: Index, pairs: Pairs) -> float:
+        """Each positive has its own negatives."""
+        tables, scale = self.tables, self.model.scale
+        users, positives, negatives = self._table_rows(batch, index)
+        # Scores.
+        user_rows = self._array("user_rows", (len(positives), tables.user_rows.shape[1]))
+        pos, neg = self._array("pos", positives.shape), self._array("neg", negatives.shape)
+        score_pairs(
+            tables.user_rows, tables.item_rows, users, positives, negatives, scale,
+            user_rows, pos, neg,
+        )  # fmt: skip
+        # Loss and its gradients with respect to the scores.
+        value, d_pos, d_neg = self._loss(batch, pos, neg)
+        # Gradients of the rows, and one step of Adam.
+        user_grads = self._array("user_grads", user_rows.shape)
+        slopes = self._array("slopes", pairs.row_of.shape)
+        user_gradients(
+            tables.item_rows, positives, negatives, scale, d_pos, d_neg, pairs.place_of,
+            user_grads, slopes,
+        )  # fmt: skip
+        item_grads = PairGradients(pairs, slopes, scale, user_rows)
+        tables.apply(index.users, self._merged(index, user_grads), index.items, item_grads)
         return value
+
+    def _step_shared(self, batch: Batch, index: Index) -> float:
+        """One set of negatives for all positives: three matrix products."""
+        tables, scale = self.tables, self.model.scale
+        width = tables.user_rows.shape[1]
+        has_bias = tables.item_rows.shape[1] > width
+        users, positives, shared = self._table_rows(batch, index)
+        # Scores.
+        p = torch.from_numpy(tables.user_rows[users])
+        q_pos = torch.from_numpy(tables.item_rows[positives])
+        q_neg = torch.from_numpy(tables.item_rows[shared])
+        pos = (p * q_pos[:, :width]).sum(1) * scale
+        neg = torch.mm(p, q_neg[:, :width].T).mul_(scale)
+        if has_bias:
+            pos += q_pos[:, width]
+            neg += q_neg[:, width]
+        # Loss and its gradients with respect to the scores.
+        value, *grads = self._loss(batch, pos.numpy(), neg.numpy())
+        d_pos, d_neg = map(torch.from_numpy, grads)
+        # Gradients of the rows, and one step of Adam.
+        user_grads = torch.mm(d_neg, q_neg[:, :width]).addcmul_(d_pos[:, None], q_pos[:, :width])
+        item_grads = torch.zeros(len(index.items), q_neg.shape[1])
+        torch.mm(d_neg.T, p, out=item_grads[: len(shared), :width])
+        slots = torch.from_numpy(index.positive_slots)
+        item_grads[:, :width].index_add_(0, slots, d_pos[:, None] * p)
+        user_grads *= scale
+        item_grads[:, :width] *= scale
+        if has_bias:
+            item_grads[: len(shared), width] = d_neg.sum(0)
+            item_grads[:, width].index_add_(0, slots, d_pos)
+        merged = self._merged(index, user_grads.numpy())
+        tables.apply(index.users, merged, index.items, item_grads.numpy())
+        return value
+
+    def _table_rows(self, batch: Batch, index: Index) -> tuple[Indices, Indices, Indices]:
+        """The rows of users, positives and negatives in the tables."""
+        if not self.tables.by_slot:
+            return batch.users, batch.positives, batch.drawn.items
+        users = index.user_slots
+        if users is None:
+            users = np.arange(len(batch.users), dtype=np.int32)
+        assert index.negative_slots is not None  # made for tables that are read by slot
+        return users, index.positive_slots, index.negative_slots
+
+    def _merged(self, index: Index, user_grads: Table) -> Table:
+        """One gradient for each distinct user."""
+        if index.user_slots is None:
+            return user_grads
+        merged = self._array("merged", (len(index.users), user_grads.shape[1]))
+        merge_rows(index.user_slots, user_grads, merged)
+        return merged
+
+    def _loss(self, batch: Batch, pos: Table, neg: Table) -> tuple[float, Table, Table]:
+        scored = self._scored(batch, torch.from_numpy(pos), torch.from_numpy(neg))
+        value, d_pos, d_neg = batch_loss(self.loss, scored, self.processes, batch.size)
+        return value, d_pos.numpy(), d_neg.numpy()
+
+    def _array(self, name: str, shape: tuple[int, ...]) -> Table:
+        """Working memory that is reused by the next batch."""
+        array = self._memory.get(name)
+        if array is None or array.shape != shape:
+            array = self._memory[name] = aligned(shape)
+        return array
 
     def settle(self) -> None:
         self.tables.settle()
-
-    def diagnose(self) -> dict[str, float]:
-        return _figures(self.loss, self._last)
-
-    def _rows_step(self, batch: Batch, index: Index, pairs: Pairs) -> float:
-        """Negatives of each positive's own."""
-        tables, scale = self.tables, self.model.scale
-        users, positives, negatives = self._places(batch, index)
-        read = self._array("read", (len(positives), tables.user_rows.shape[1]))
-        pos_scores = self._array("pos", positives.shape)
-        neg_scores = self._array("neg", negatives.shape)
-        score_pairs(
-            tables.user_rows, tables.item_rows, users, positives, negatives, scale,
-            read, pos_scores, neg_scores,
-        )  # fmt: skip
-        value, of_pos, of_neg = self._loss_and_slopes(batch, pos_scores, neg_scores)
-        of_users = self._array("of_users", read.shape)
-        slope_of = self._array("slope_of", pairs.row_of.shape)
-        user_gradients(
-            tables.item_rows, positives, negatives, scale, of_pos, of_neg, pairs.place_of,
-            of_users, slope_of,
-        )  # fmt: skip
-        of_items = PairGradients(pairs, slope_of, scale, read)
-        tables.apply(index.users, self._merged(index, of_users), index.items, of_items)
-        return value
-
-    def _shared_step(self, batch: Batch, index: Index) -> float:
-        """One set of negatives for all: three matrix products."""
-        users, positives, shared = self._places(batch, index)
-        tables, scale = self.tables, self.model.scale
-        width = tables.user_rows.shape[1]
-        biased = tables.item_rows.shape[1] > width
-        p, q, own = (torch.from_numpy(rows) for rows in (
-            tables.user_rows[users], tables.item_rows[shared], tables.item_rows[positives],
-        ))  # fmt: skip
-        pos_scores = (p * own[:, :width]).sum(1) * scale
-        neg_scores = torch.mm(p, q[:, :width].T).mul_(scale)
-        if biased:
-            pos_scores += own[:, width]
-            neg_scores += q[:, width]
-        value, of_pos, of_neg = self._loss_and_slopes(batch, pos_scores.numpy(), neg_scores.numpy())
-        d_pos, d_neg = torch.from_numpy(of_pos), torch.from_numpy(of_neg)
-        of_users = torch.mm(d_neg, q[:, :width]).addcmul_(d_pos[:, None], own[:, :width])
-        of_items = torch.zeros(len(index.items), q.shape[1])
-        torch.mm(d_neg.T, p, out=of_items[: len(shared), :width])
-        slots = torch.from_numpy(index.positive_slots)
-        of_items[:, :width].index_add_(0, slots, d_pos[:, None] * p)
-        of_users *= scale
-        of_items[:, :width] *= scale
-        if biased:
-            of_items[: len(shared), width] = d_neg.sum(0)
-            of_items[:, width].index_add_(0, slots, d_pos)
-        merged = self._merged(index, of_users.numpy())
-        tables.apply(index.users, merged, index.items, of_items.numpy())
-        return value
-
-    def _places(self, batch: Batch, index: Index) -> tuple[Indices, Indices, Indices]:
-        """Where users, positives and negatives stand in the tables."""
-        if not self.tables.by_slot:
-            return batch.users, batch.positives, batch.drawn.items
-        slots = index.user_slots
-        if slots is None:
-            slots = np.arange(len(batch.users), dtype=np.int32)
-        assert index.negative_slots is not None  # the indexer was asked for them
-        return slots, index.positive_slots, index.negative_slots
-
-    def _merged(self, index: Index, of_users: Table) -> Table:
-        """A row of gradients for each distinct user."""
-        if index.user_slots is None:
-            return of_users
-        merged = self._array("merged", (len(index.users), of_users.shape[1]))
-        merge_rows(index.user_slots, of_users, merged)
-        return merged
-
-    def _loss_and_slopes(
-        self, batch: Batch, pos_scores: Table, neg_scores: Table
-    ) -> tuple[float, Table, Table]:
-        pos, neg = torch.from_numpy(pos_scores), torch.from_numpy(neg_scores)
-        keep = None if batch.drawn.mask is None else torch.from_numpy(batch.drawn.mask)
-        context = _context(self.loss, batch)
-        self._last = (pos, neg, keep, context)
-        value, of_pos, of_neg = loss_of_all(self.loss, self._last, self.processes, batch.whole)
-        return value, of_pos.numpy(), of_neg.numpy()
-
-    def _array(self, name: str, shape: tuple[int, ...]) -> Table:
-        """Working memory that is kept between batches."""
-        held = self._memory.get(name)
-        if held is None or held.shape != shape:
-            held = self._memory[name] = aligned(shape)
-        return held
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return {**self.tables.state(), "variables": self.variables.state()}
@@ -241,8 +285,8 @@ class CpuEngine:
         self.variables.load_state(state["variables"])
 
 
-class TorchEngine:
-    """The textbook way: autograd through the model, dense Adam, any device."""
+class TorchEngine(Engine):
+    """Autograd through the model and dense Adam, on any device."""
 
     def __init__(
         self,
@@ -252,63 +296,46 @@ class TorchEngine:
         options: TrainingOptions,
         processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self.device, self.processes, adam = options.device, processes, options.adam
-        self.model, self.loss, self.sampler = model.to(self.device), loss.to(self.device), sampler
+        device, adam = options.device, options.adam
+        super().__init__(model.to(device), loss.to(device), sampler, options, processes)
         groups = minimax_parameter_groups(
-            model.parameters(), loss, adam.lr, fast=FAST_RATE, weight_decay=adam.weight_decay
+            model.parameters(), loss, adam.lr, weight_decay=adam.weight_decay
         )
         self.optimizer = torch.optim.Adam(
             groups, lr=adam.lr, betas=(adam.decay_mean, adam.decay_square), eps=adam.eps
         )
         attach(loss, self.optimizer)
-        self._last: Scored | None = None
 
     @property
     def helpers(self) -> int:
-        return int(not self.sampler.is_shared)  # shared negatives are masked with threads
-
-    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
-        mine, whole = self.processes.slice_of(len(users)), len(users)
-        drawn = self.sampler.draw(step, users, positives, mine)
-        return Batch(step, users[mine], positives[mine], drawn, whole)
+        return 0 if self.sampler.is_shared else 1  # shared negatives are masked with all threads
 
     def step(self, batch: Batch) -> float:
-        drawn = batch.drawn
-        who, pos, neg = (self._tensor(a) for a in (batch.users, batch.positives, drawn.items))
-        keep = None if drawn.mask is None else torch.from_numpy(drawn.mask).to(self.device)
+        users, positives, negatives = (
+            torch.from_numpy(rows.astype(np.int64)).to(self.device)
+            for rows in (batch.users, batch.positives, batch.drawn.items)
+        )
         self.optimizer.zero_grad()
-        pos_scores = self.model.scores(who, pos)
-        neg_scores = self.model.scores(who, neg if neg.dim() == 2 else neg[None])
-        context = _context(self.loss, batch)
-        self._last = (pos_scores.detach(), neg_scores.detach(), keep, context)
+        pos = self.model.scores(users, positives)
+        neg = self.model.scores(users, negatives if negatives.dim() == 2 else negatives[None])
+        scored = self._scored(batch, pos, neg)
         if self.processes.world_size > 1:
-            value, of_pos, of_neg = loss_of_all(self.loss, self._last, self.processes, batch.whole)
-            torch.autograd.backward([pos_scores, neg_scores], [of_pos, of_neg])
+            value, d_pos, d_neg = batch_loss(self.loss, scored, self.processes, batch.size)
+            torch.autograd.backward([pos, neg], [d_pos, d_neg])
             for table in self.model.parameters():
                 torch.distributed.all_reduce(table.grad)
         else:
-            value = self._backward(pos_scores, neg_scores, keep, context)
+            try:
+                loss = self.loss(pos, neg, scored.mask, context=scored.context)
+            except NonFiniteError as error:
+                raise Diverged(str(error)) from None
+            loss.backward()
+            value = _finite(loss.item())
         self.optimizer.step()
         return value
 
-    def _backward(
-        self, pos: Tensor, neg: Tensor, keep: Tensor | None, context: Context | None
-    ) -> float:
-        try:
-            value = self.loss(pos, neg, keep, context=context)
-        except NonFiniteError as error:
-            raise Diverged(str(error)) from None
-        value.backward()
-        return finite(value.item())
-
-    def _tensor(self, rows: Indices) -> Tensor:
-        return torch.from_numpy(rows.astype(np.int64)).to(self.device)
-
     def settle(self) -> None:
-        """Nothing lags behind in a dense engine."""
-
-    def diagnose(self) -> dict[str, float]:
-        return _figures(self.loss, self._last)
+        """A dense optimizer keeps all rows up to date."""
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return {
@@ -319,13 +346,13 @@ class TorchEngine:
 
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
         for place, parameter in enumerate(self._parameters()):
-            if not any(name.startswith(f"{place}.") for name in state):
-                continue  # it has had no gradient yet: the threshold of a share of 1 never has
+            if f"{place}.step" not in state:
+                continue  # no gradient so far, as the threshold of a fraction of 1 never has
             saved = {name: torch.from_numpy(state[f"{place}.{name}"].copy()) for name in _MOMENTS}
             if any(value.shape != parameter.shape for value in saved.values()):
                 raise ValueError(f"the moments of parameter {place} have another shape")
             self.optimizer.state[parameter] = {
-                "step": torch.from_numpy(state[f"{place}.step"].copy()),  # Adam's stays on the CPU
+                "step": torch.from_numpy(state[f"{place}.step"].copy()),  # always on the CPU
                 **{name: value.to(self.device) for name, value in saved.items()},
             }
 
@@ -333,28 +360,75 @@ class TorchEngine:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+# --- the loss of a batch that several processes have scored ---------------------------------------
 
 
-def _figures(loss: Loss, scored: Scored | None) -> dict[str, float]:
-    """Of this process's share of the last batch."""
-    if scored is None or not len(scored[0]):
-        return {}
-    pos, neg, keep, context = scored
-    return dict(loss.diagnose(pos, neg, keep, context=context).values)
+def batch_loss(
+    loss: Loss, scored: Scored, processes: ProcessGroup, size: int
+) -> tuple[float, Tensor, Tensor]:
+    """The loss of the whole batch, and its gradients for the rows of this process.
+
+    Args:
+        loss: any loss of the library.
+        scored: the rows of this process.
+        processes: the processes.
+        size: rows of the whole batch.
+
+    Raises:
+        Diverged: on NaN or infinity in any process, in all processes at the same step.
+    """
+    if processes.world_size == 1:
+        return _value_and_grads(loss, scored)
+    if loss.needs_whole_batch:
+        value, d_pos, d_neg = _value_and_grads(loss, _gather_scores(scored, processes, size))
+        part = processes.slice_of(size)
+        return value, d_pos[part], d_neg[part]
+    rows = len(scored.pos) if scored.mask is None else int(scored.mask.any(1).sum())
+    value, d_pos, d_neg = 0.0, torch.zeros_like(scored.pos), torch.zeros_like(scored.neg)
+    problem = ""
+    if rows:
+        try:
+            value, d_pos, d_neg = _value_and_grads(loss, scored)
+        except Diverged as error:
+            problem = str(error)
+    total, all_rows, diverged = processes.sum([value * rows, rows, bool(problem)])
+    if diverged:
+        raise Diverged(next(filter(None, processes.gather_texts(problem))))
+    weight = rows / max(all_rows, 1)
+    return total / max(all_rows, 1), d_pos * weight, d_neg * weight
 
 
-def _context(loss: Loss, batch: Batch) -> Context | None:
-    if not loss.needs:
-        return None
-    return Context(step=batch.step, users=torch.from_numpy(batch.users.astype(np.int64)))
+def _value_and_grads(loss: Loss, scored: Scored) -> tuple[float, Tensor, Tensor]:
+    pos, neg, mask, context = scored
+    try:
+        value, d_pos, d_neg = loss.value_and_grads(pos, neg, mask, context=context)
+    except NonFiniteError as error:
+        raise Diverged(str(error)) from None
+    return _finite(value), d_pos, d_neg
 
 
-def _rates(loss: Loss) -> list[tuple[torch.nn.Parameter, float]]:
-    """Each variable of the loss with its rate in units of the base rate; negative climbs."""
-    fast = {id(variable) for variable in loss.fast_parameters()}
-    return [
-        (variable, sign * (FAST_RATE if id(variable) in fast else 1.0))
-        for sign, variables in ((1, loss.descent_parameters()), (-1, loss.ascent_parameters()))
-        for variable in variables
-    ]
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise Diverged(f"the loss is {value}")
+    return value
+
+
+def _gather_scores(scored: Scored, processes: ProcessGroup, size: int) -> Scored:
+    """The scores of all processes."""
+    pos, neg, mask, context = scored
+    lengths = [end - begin for begin, end in pairwise(processes.bounds(size))]
+
+    def gather(*tensors: Tensor) -> list[Tensor]:
+        arrays = [tensor.detach().cpu().numpy() for tensor in tensors]
+        known = np.repeat(np.reshape(lengths, (-1, 1)), len(arrays), axis=1)
+        return [torch.from_numpy(a).to(pos.device) for a in processes.gather_all(arrays, known)]
+
+    # A process whose users all have negatives has no mask.
+    has_mask = torch.full((len(pos),), mask is not None)
+    users = [] if context is None or context.users is None else [context.users]
+    all_pos, all_neg, any_mask, *all_users = gather(pos, neg, has_mask, *users)
+    if any_mask.any():
+        (mask,) = gather(torch.ones_like(neg, dtype=torch.bool) if mask is None else mask)
+    if context is not None and all_users:
+        context = Context(context.step, all_users[0])
+    return Scored(all_pos, all_neg, mask, context)

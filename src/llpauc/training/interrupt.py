@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop, not as an exception in the middle of an update."""
+"""Ctrl-C and SIGTERM as a request to stop, not as an exception in the middle of an update."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import FrameType
 
 @dataclass
 class StopRequest:
-    """`signal` is the number of the signal that asked for a stop, None as long as none did."""
+    """True once a stop was requested; `signal` is the number of the signal."""
 
     signal: int | None = None
 
@@ -24,23 +24,23 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """While inside, the first SIGINT or SIGTERM sets the request; a second SIGINT breaks off.
+    """Inside, the first SIGINT or SIGTERM sets the request; a second SIGINT raises an exception.
 
-    Signals belong to the main thread: elsewhere nothing is caught, and nobody can ask.
+    Python delivers signals to the main thread; in other threads no request is ever set.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if request and number == signal.SIGINT:
             raise KeyboardInterrupt
         request.signal = number
         if sys.stderr.isatty():
-            os.write(2, b"\nstopping after this batch; Ctrl-C again breaks off and saves nothing\n")
+            os.write(2, b"\nstopping after this batch; Ctrl-C again aborts without saving\n")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:

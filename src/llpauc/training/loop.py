@@ -1,4 +1,4 @@
-"""The training loop. There is one, and it can be read from top to bottom."""
+"""The training loop, to be read from top to bottom: `fit`, `fit_stage`, then `_Run`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from llpauc.data.fingerprint import fingerprint
@@ -18,11 +17,10 @@ from llpauc.data.interactions import Interactions, Split
 from llpauc.data.recency import age_weights
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup, current_process_group
 from llpauc.errors import InputError
-from llpauc.evaluation.full_ranking import Evaluation, evaluate
+from llpauc.evaluation.full_ranking import evaluate
 from llpauc.evaluation.ranking import rank
 from llpauc.losses.base import Loss
-from llpauc.losses.softmax import SLAtKLoss
-from llpauc.training.batches import batches
+from llpauc.training.batches import batches, epoch_order
 from llpauc.training.checkpoint import (
     Checkpoint,
     CheckpointFolder,
@@ -30,16 +28,23 @@ from llpauc.training.checkpoint import (
     open_checkpoints,
 )
 from llpauc.training.engine import CpuEngine, Engine, TorchEngine
-from llpauc.training.history import Diverged, Epoch, History
 from llpauc.training.interrupt import StopRequest, stop_requests
 from llpauc.training.options import SAMPLERS, TrainingOptions
-from llpauc.training.order import BlockOrder, epoch_order
-from llpauc.training.progress import Progress, Stage, arrays, fill_weights, settings
+from llpauc.training.progress import (
+    Diverged,
+    Epoch,
+    History,
+    Progress,
+    Stage,
+    arrays,
+    fill_weights,
+    settings,
+)
 from llpauc.training.samplers import collision_rate, make_sampler
 from llpauc.training.trainable import Trainable
 
-_QUANTILE_EPOCHS = 5  # SL@K's quantiles are taken anew this often
-_UNSEEN = 0.05  # events an item is credited with, so that one without any has a logarithm
+_UNSEEN = 0.05  # added to the number of events of each item, so that all have a logarithm
+_REPORT_SECONDS = 0.1  # between two calls of on_batch
 
 
 def fit(
@@ -52,25 +57,25 @@ def fit(
     on_epoch: Callable[[Epoch], None] | None = None,
     checkpoint: CheckpointSettings | CheckpointFolder | None = None,
 ) -> History:
-    """Train `model` in place on split.train; split.valid, where there is one, picks the epoch.
+    """Train `model` in place on split.train; split.valid, if given, chooses the best epoch.
 
-    The test part is never looked at. Ctrl-C (or SIGTERM) ends training after the batch under way;
-    the model then has the best weights so far. Processes inside `join_process_group` all call it
-    and divide every batch among them.
+    The test part is not used. Ctrl-C or SIGTERM ends training after the current batch, with the
+    best weights so far. Processes inside `join_process_group` all call it and divide every batch
+    among them.
 
     Args:
         model: its parameters are changed.
-        loss: likewise, where it has variables.
+        loss: its variables are changed, if it has any.
         split: train, and perhaps valid.
         options: see `TrainingOptions`.
-        on_batch: called with the number of positives done, about ten times a second.
-        on_epoch: called after each epoch; for those before a resumed checkpoint at once.
+        on_batch: called with the number of positives since the last call, about ten times a second.
+        on_epoch: called after each epoch; on resuming also for each earlier epoch.
         checkpoint: where the state of the training is saved, to resume it bit for bit. The folder
             is removed at the end as `open_checkpoints` describes it.
 
     Raises:
-        Diverged: on NaN or infinity. The model has the best weights so far; without a validation
-            yet, those of the last whole epoch, or of the start.
+        Diverged: on NaN or infinity. The model has the best weights so far; before the first
+            validation those of the last complete epoch, or the initial ones.
     """
     with open_checkpoints(checkpoint) as folder:
         stage = None
@@ -95,11 +100,13 @@ def fit_stage(
     on_batch: Callable[[int], None] | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> History:
-    """`fit`, one among others that share a folder of checkpoints."""
+    """`fit` as one of several trainings that share a folder of checkpoints."""
+    # Fail before memory is allocated or time is spent.
     check_feasible(split.train, model.options.dimensions, options)
     check_device(options.device)
-    split = without_empty_valid(split)
-    run = _Run(model, loss, split, options, stage, current_process_group())
+    run = _Run(model, loss, without_empty_valid(split), options, stage)
+
+    # Continue from a checkpoint, and report the work that was done before it.
     if stage is not None and stage.resume_from is not None:
         run.restore(stage.resume_from)
     progress = run.progress
@@ -108,48 +115,56 @@ def fit_stage(
             on_epoch(epoch)
     if on_batch is not None and progress.examples:
         on_batch(progress.examples)
+
+    # Train epoch by epoch, until the last one, until patience runs out, or until a signal.
     with stop_requests() as stop:
-        while (stopped := _why_over(progress, options)) is None:
+        while (stopped := _reason_to_end(progress, options)) is None:
             try:
                 run.train_batches(stop, on_batch)
             except Diverged as error:
-                _restore(model, run.best)
-                where = progress.epoch, progress.batches + 1
-                raise Diverged(_why(error, *where, options)) from None
-            cut_short = run.asked_to_stop
-            if cut_short:  # before the epoch is ended: a resumed run does that when it is over
+                fill_weights(model.local_parameters(), run.best)
+                raise Diverged(
+                    f"training diverged in epoch {progress.epoch}, batch {progress.batches + 1}:"
+                    f" {error}; most likely the learning rate ({options.lr:g}) is too high; the"
+                    " last good weights are kept"
+                ) from None
+            interrupted = run.stop_requested
+            if interrupted:  # save before the epoch ends, so that a resumed training finishes it
                 run.save()
-            run.end_epoch(validated=not cut_short)
+            run.end_epoch(validate=not interrupted)
             if on_epoch is not None:
                 on_epoch(progress.epochs[-1])
-            if run.agree(stop):
-                if not cut_short:
+            if run.synchronize(stop):
+                if not interrupted:
                     run.save()
                 stopped = "interrupted"
                 break
-            run.save_if_due()
+            if run.save_is_due:
+                run.save()
+
+    # The model gets the weights of the best epoch.
     if progress.best_epoch:
-        _restore(model, run.best)
-    epochs = tuple(progress.epochs)
+        fill_weights(model.local_parameters(), run.best)
+    best_epoch = progress.best_epoch or len(progress.epochs)
     collisions = collision_rate(run.sampler, split.train)
-    asked = stop.signal or (signal.SIGTERM if stopped == "interrupted" else None)
-    return History(epochs, progress.best_epoch or len(epochs), collisions, stopped, asked)
+    received = stop.signal or (signal.SIGTERM if stopped == "interrupted" else None)
+    return History(tuple(progress.epochs), best_epoch, collisions, stopped, received)
 
 
 def without_empty_valid(split: Split) -> Split:
-    """An empty validation part chooses nothing, as none."""
+    """The split without its validation part, if that is empty."""
     empty = split.valid is not None and not len(split.valid)
     return dataclasses.replace(split, valid=None) if empty else split
 
 
-def _why_over(progress: Progress, options: TrainingOptions) -> str | None:
+def _reason_to_end(progress: Progress, options: TrainingOptions) -> str | None:
     if progress.waited >= options.patience:
         return "patience"
     return "epochs" if progress.epoch > options.epochs else None
 
 
 class _Run:
-    """A training under way: what moves, and how it is written down and read back."""
+    """A training in progress: its state, one epoch of it, and its checkpoints."""
 
     def __init__(
         self,
@@ -158,107 +173,103 @@ class _Run:
         split: Split,
         options: TrainingOptions,
         stage: Stage | None,
-        processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         train = split.train
-        self.processes, self.asked_to_stop, self._save_is_due = processes, False, False
-        _check_alike(model, loss, split, options, processes)
+        self.processes = current_process_group()
+        _check_processes(model, loss, split, options, self.processes)
         self.model, self.loss, self.split, self.options = model, loss, split, options
+        self.stop_requested = self.save_is_due = False
+        self._stage = stage
+
+        # Older events are drawn less often, and count less for the initial bias of an item: the
+        # logarithm of its popularity, from which training starts.
         weights = None if options.half_life is None else age_weights(train, options.half_life)
         self._chances = None if weights is None else weights / weights.sum()
-        # An item bias that is still zero starts at the log of the item's events, so that training
-        # begins at (recent) popularity and not below it.
         counts = np.bincount(train.items, weights, train.n_items)
         model.init_item_bias(np.log(counts + _UNSEEN))
+
         self.sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
         self.engine: Engine
         if options.device == "cpu":
-            self.engine = CpuEngine(model, loss, self.sampler, train, options, processes)
+            self.engine = CpuEngine(model, loss, self.sampler, train, options, self.processes)
         else:
-            self.engine = TorchEngine(model, loss, self.sampler, options, processes)
+            self.engine = TorchEngine(model, loss, self.sampler, options, self.processes)
         self.progress = Progress()
-        self.best = _copy(model)  # so far; without validation, the weights of the last epoch
-        self._stage = stage
+        self.best = self._copy_weights()  # without validation, those of the last epoch
 
     def train_batches(self, stop: StopRequest, on_batch: Callable[[int], None] | None) -> None:
-        """The rest of the epoch under way, unless a stop is asked for."""
-        progress, size, train = self.progress, self.options.batch_size, self.split.train
+        """Train on the rest of the current epoch, or until a stop is requested."""
+        progress, options, train = self.progress, self.options, self.split.train
         if not progress.batches:
-            self._begin_epoch()
-        rest = self._order(progress.batches * size)
-        begun = told = time.perf_counter()
-        untold = 0
-        made = batches(self.engine, train, rest, size, progress.step)
+            self.loss.begin_epoch(progress.epoch, self._user_quantiles)
+        done = progress.batches * options.batch_size
+        order = epoch_order(train, options.seed, progress.epoch, done, self._chances)
+        begun = reported = time.perf_counter()
+        unreported = 0
+        made = batches(self.engine, train, order, options.batch_size, progress.step)
         with closing(made):
             for batch in made:
                 progress.loss += self.engine.step(batch)
-                n = batch.whole
                 progress.step += 1
                 progress.batches += 1
-                progress.examples += n
-                untold += n
+                progress.examples += batch.size
+                unreported += batch.size
                 now = time.perf_counter()
-                if on_batch is not None and now - told > 0.1:
-                    on_batch(untold)
-                    told, untold = now, 0
-                if self.agree(stop):
+                if on_batch is not None and now - reported > _REPORT_SECONDS:
+                    on_batch(unreported)
+                    reported, unreported = now, 0
+                if self.synchronize(stop):
                     break
-                if self._save_is_due:
+                if self.save_is_due:
                     progress.seconds += now - begun
                     self.save()
                     begun = time.perf_counter()
         progress.seconds += time.perf_counter() - begun
 
-    def agree(self, stop: StopRequest) -> bool:
-        """Whether any process was asked to stop; and whether the first wants to save by now."""
+    def synchronize(self, stop: StopRequest) -> bool:
+        """Whether a stop was requested in any process. Sets `save_is_due` if the first process is
+        due to save."""
         folder = None if self._stage is None else self._stage.checkpoints
         due = self.processes.is_first and folder is not None and folder.is_due(time.perf_counter())
         stops, dues = self.processes.sum([bool(stop), due])
-        self.asked_to_stop, self._save_is_due = bool(stops), bool(dues)
-        return self.asked_to_stop
+        self.stop_requested, self.save_is_due = bool(stops), bool(dues)
+        return self.stop_requested
 
-    def _begin_epoch(self) -> None:
-        if isinstance(self.loss, SLAtKLoss) and (self.progress.epoch - 1) % _QUANTILE_EPOCHS == 0:
-            self.engine.settle()
-            _refresh_quantiles(self.model, self.loss, self.processes)
-
-    def _order(self, first: int) -> npt.NDArray[np.int64] | BlockOrder:
-        """What is left of the epoch under way, after its first `first` events."""
-        seed, epoch = self.options.seed, self.progress.epoch
-        return epoch_order(self.split.train, seed, epoch, first, self._chances)
-
-    def end_epoch(self, validated: bool) -> None:
+    def end_epoch(self, validate: bool) -> None:
+        """Validate, remember the best weights, and move on to the next epoch."""
         progress, split, options = self.progress, self.split, self.options
         self.engine.settle()
         valid: dict[str, float] = {}
-        better = False
+        is_best = False
         if split.valid is None:
-            self.best = _copy(self.model)
-        elif validated and progress.epoch % options.valid_every == 0:
-            valid = validate(self.model, split, options.valid_metric, self.processes)
+            self.best = self._copy_weights()
+        elif validate and progress.epoch % options.valid_every == 0:
+            valid = validation_metrics(self.model, split, options.valid_metric, self.processes)
             value = next(iter(valid.values()))
-            better = value > (-math.inf if progress.best_value is None else progress.best_value)
-            if better:
+            is_best = value > (-math.inf if progress.best_value is None else progress.best_value)
+            if is_best:
                 progress.best_value, progress.best_epoch = value, progress.epoch
-                self.best = _copy(self.model)
-            progress.waited = 0 if better else progress.waited + 1
-        mean = progress.loss / progress.batches
-        figures = self.engine.diagnose() or progress.figures
-        progress.close(
-            Epoch(progress.epoch, mean, progress.seconds, progress.examples, figures, valid, better)
+                self.best = self._copy_weights()
+            progress.waited = 0 if is_best else progress.waited + 1
+        progress.finish_epoch(
+            Epoch(
+                progress.epoch,
+                loss=progress.loss / progress.batches,
+                seconds=progress.seconds,
+                examples=progress.examples,
+                diagnostics=self.engine.diagnose() or progress.diagnostics,
+                valid=valid,
+                best=is_best,
+            )
         )
 
-    def save_if_due(self) -> None:
-        if self._save_is_due:
-            self.save()
-
     def save(self) -> None:
-        """Write all of it down, as it is: rows that lag behind stay there."""
-        stage = self._stage
+        """Write a checkpoint of the state as it is: rows that are not up to date stay so."""
+        stage, progress = self._stage, self.progress
         if stage is None:
             return
-        if self.progress.batches:
-            self.progress.figures = self.engine.diagnose() or self.progress.figures
+        if progress.batches:
+            progress.diagnostics = self.engine.diagnose() or progress.diagnostics
         tensors = {
             "weights": arrays(self.model.local_parameters()),
             "best": arrays(self.best),
@@ -266,32 +277,40 @@ class _Run:
             "loss": arrays(self.loss.state_dict()),
             **stage.earlier.tensors,
         }
-        progress = {"stage": stage.name, "progress": dataclasses.asdict(self.progress)}
-        stage.checkpoints.save(Checkpoint(tensors, {**progress, **stage.earlier.meta}))
+        meta = {"stage": stage.name, "progress": dataclasses.asdict(progress)}
+        stage.checkpoints.save(Checkpoint(tensors, {**meta, **stage.earlier.meta}))
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint of the same training."""
+        tensors = checkpoint.tensors
         try:
-            for name, into in (
-                ("weights", self.model.local_parameters()),
-                ("best", self.best),
-            ):
-                fill_weights(into, checkpoint.tensors[name])
-            saved = checkpoint.tensors.get("loss", {})  # a loss without variables leaves no trace
-            loss = {name: torch.from_numpy(a) for name, a in saved.items()}
-            self.loss.load_state_dict(loss)
-            self.engine.load_state(dict(checkpoint.tensors["optimizer"]))
+            fill_weights(self.model.local_parameters(), tensors["weights"])
+            fill_weights(self.best, tensors["best"])
+            saved = tensors.get("loss", {})  # a loss without variables has no arrays
+            self.loss.load_state_dict({name: torch.from_numpy(a) for name, a in saved.items()})
+            self.engine.load_state(dict(tensors["optimizer"]))
             self.progress = Progress.from_json(checkpoint.meta["progress"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            why = " ".join(str(error).split())
-            raise InputError(f"the checkpoint does not fit this training: {why}") from None
+            reason = " ".join(str(error).split())
+            raise InputError(f"the checkpoint does not fit this training: {reason}") from None
+
+    def _copy_weights(self) -> dict[str, torch.Tensor]:
+        return {name: value.clone() for name, value in self.model.local_parameters().items()}
+
+    def _user_quantiles(self, k: int) -> torch.Tensor:
+        """(n_users,): each user's k-th best score over all items."""
+        self.engine.settle()
+        n = self.model.n_users
+        users = np.arange(n, dtype=np.int32)[self.processes.slice_of(n)]
+        scores = rank(self.model.scorer(), users, k).scores
+        return torch.from_numpy(self.processes.gather(scores[:, -1].copy()))
 
 
-def validate(
+def validation_metrics(
     model: Trainable, split: Split, metric: str, processes: ProcessGroup = SINGLE_PROCESS
 ) -> dict[str, float]:
-    """The metric over all validation users, first of all; then the warm ones apart."""
-    result: Evaluation = evaluate(
+    """The metric over all validation users, then over the warm ones if some are cold."""
+    result = evaluate(
         model.scorer(),
         split,
         on="valid",
@@ -306,9 +325,21 @@ def validate(
     return means
 
 
+def _check_processes(
+    model: Trainable, loss: Loss, split: Split, options: TrainingOptions, processes: ProcessGroup
+) -> None:
+    """All processes must have the same settings and events; their models get equal weights."""
+    if processes.world_size == 1:
+        return
+    processes.check_equal("the settings", settings(model, loss, options))
+    processes.check_equal("the events", fingerprint(split.train, split.valid))
+    if model.user_range is None:
+        for table in model.parameters():
+            processes.broadcast(table.detach().numpy())
+
+
 def check_feasible(train: Interactions, dimensions: int, options: TrainingOptions) -> None:
-    """Say before anything is made, not in the middle of it, that there are no events to train on,
-    or not enough memory."""
+    """Raise an error if there are no training events or not enough memory."""
     if not len(train):
         raise InputError("there are no training events")
     tables = (train.n_users + train.n_items) * dimensions * 4
@@ -316,8 +347,7 @@ def check_feasible(train: Interactions, dimensions: int, options: TrainingOption
         tables //= current_process_group().world_size
     sampler = SAMPLERS[options.sampler]
     columns = sampler.items_scored(options.batch_size, options.negatives, train.n_items)
-    # Weights, Adam's two moments and the best weights; scores and gradients of a batch, and what is
-    # made ahead for the next ones.
+    # Weights, two moments of Adam and the best weights; scores, gradients and prepared batches.
     needed = tables * 4 + options.batch_size * columns * 4 * 15
     free = available_memory()
     if free is not None and needed > free:
@@ -329,16 +359,16 @@ def check_feasible(train: Interactions, dimensions: int, options: TrainingOption
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that torch does not have here."""
+    """Raise an error if torch cannot use the device."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
-        raise InputError(f"device {device!r} cannot be used here ({why}); use cpu") from None
+        reason = str(error).splitlines()[0]
+        raise InputError(f"device {device!r} cannot be used here ({reason}); use cpu") from None
 
 
 def available_memory() -> int | None:
-    """Bytes that can be had without swapping; None where the system does not say."""
+    """Bytes available without swapping; None where the system does not report it."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             for line in lines:
@@ -347,45 +377,3 @@ def available_memory() -> int | None:
     except OSError:
         pass
     return None
-
-
-def _refresh_quantiles(
-    model: Trainable, loss: SLAtKLoss, processes: ProcessGroup, k: int = 20
-) -> None:
-    users = np.arange(model.n_users, dtype=np.int32)[processes.slice_of(model.n_users)]
-    best = rank(model.scorer(), users, k).scores
-    loss.set_quantiles(torch.from_numpy(processes.gather(best[:, -1].copy())))
-
-
-def _check_alike(
-    model: Trainable,
-    loss: Loss,
-    split: Split,
-    options: TrainingOptions,
-    processes: ProcessGroup,
-) -> None:
-    """Processes that train together have one setting, the same events, and begin at one place."""
-    if processes.world_size == 1:
-        return
-    processes.check_equal("the settings", settings(model, loss, options))
-    processes.check_equal("the events", fingerprint(split.train, split.valid))
-    if model.user_range is None:
-        for table in model.parameters():
-            processes.broadcast(table.detach().numpy())
-
-
-def _copy(model: Trainable) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in model.local_parameters().items()}
-
-
-def _restore(model: Trainable, weights: dict[str, torch.Tensor]) -> None:
-    with torch.no_grad():
-        for name, value in model.local_parameters().items():
-            value.copy_(weights[name])
-
-
-def _why(error: Diverged, epoch: int, batch: int, options: TrainingOptions) -> str:
-    return (
-        f"training diverged in epoch {epoch}, batch {batch}: {error}; most likely the learning"
-        f" rate ({options.lr:g}) is too high; the last good weights are kept"
-    )

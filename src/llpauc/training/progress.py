@@ -1,4 +1,4 @@
-"""Where a training stands, and what tells it from another."""
+"""The progress of a training: its epochs, why it ended, and what a checkpoint stores of it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,87 @@ import torch
 
 from llpauc.losses.base import Loss
 from llpauc.training.checkpoint import Checkpoint, CheckpointFolder
-from llpauc.training.history import Epoch
 from llpauc.training.options import TrainingOptions
 from llpauc.training.trainable import Trainable
 
 
-@dataclass
-class Progress:
-    """Where training stands, beside the model, the loss and the engine.
+class Diverged(RuntimeError):
+    """The loss or the scores are NaN or infinite. The weights are those before that step."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The result of one pass over the training events.
 
     Args:
-        epoch: the one under way, from 1.
+        number: from 1.
+        loss: mean over the batches.
+        seconds: of training, without validation.
+        examples: positives trained on.
+        diagnostics: values from `Loss.diagnose` on the last batch.
+        valid: metric -> mean over all validation users; empty without a validation.
+        best: whether this is the best validation so far.
+    """
+
+    number: int
+    loss: float
+    seconds: float
+    examples: int
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    valid: Mapping[str, float] = field(default_factory=dict)
+    best: bool = False
+
+    @staticmethod
+    def from_json(saved: Mapping[str, Any]) -> Epoch:
+        """From the JSON of `dataclasses.asdict`; "figures" is the former name of diagnostics."""
+        return Epoch(**{"diagnostics" if k == "figures" else k: v for k, v in saved.items()})
+
+
+@dataclass(frozen=True)
+class History:
+    """How a training went.
+
+    Args:
+        epochs: one entry each.
+        best_epoch: the epoch whose weights the model has; the last one without validation.
+        collisions: fraction of the drawn negatives that are positives.
+        stopped: why it ended: "epochs", "patience" or "interrupted".
+        signal: number of the signal that interrupted it, or None.
+    """
+
+    epochs: tuple[Epoch, ...]
+    best_epoch: int
+    collisions: float
+    stopped: str
+    signal: int | None = None
+
+    @property
+    def validated(self) -> bool:
+        """Whether a validation chose the epoch."""
+        return any(epoch.valid for epoch in self.epochs)
+
+    @property
+    def seconds(self) -> float:
+        return sum(epoch.seconds for epoch in self.epochs)
+
+    @staticmethod
+    def from_json(saved: Mapping[str, Any]) -> History:
+        """From the JSON of `dataclasses.asdict`."""
+        return History(**{**saved, "epochs": tuple(map(Epoch.from_json, saved["epochs"]))})
+
+
+@dataclass
+class Progress:
+    """The position of a training, apart from the weights and the state of loss and optimizer.
+
+    Args:
+        epoch: the current one, from 1.
         step: batches done in all epochs.
-        batches, examples, loss, seconds: of the epoch under way; the loss is a sum.
-        figures: what the loss stood for when this was last written down.
-        epochs: those that are over.
-        best_value, best_epoch: of validation so far; epoch 0 is none.
-        waited: validations since.
+        batches, examples, loss, seconds: of the current epoch; the loss is a sum.
+        diagnostics: of the loss at the last checkpoint of the current epoch.
+        epochs: the finished ones.
+        best_value, best_epoch: of the validations so far; epoch 0 is none.
+        waited: validations since the best one.
     """
 
     epoch: int = 1
@@ -37,7 +101,7 @@ class Progress:
     examples: int = 0
     loss: float = 0.0
     seconds: float = 0.0
-    figures: dict[str, float] = field(default_factory=dict)
+    diagnostics: dict[str, float] = field(default_factory=dict)
     epochs: list[Epoch] = field(default_factory=list)
     best_value: float | None = None
     best_epoch: int = 0
@@ -45,19 +109,19 @@ class Progress:
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Progress:
-        """From what `dataclasses.asdict` and JSON have made of it."""
-        return Progress(**{**saved, "epochs": [Epoch(**epoch) for epoch in saved["epochs"]]})
+        """From the JSON of `dataclasses.asdict`."""
+        return Progress(**{**saved, "epochs": [Epoch.from_json(e) for e in saved["epochs"]]})
 
-    def close(self, epoch: Epoch) -> None:
-        """Put an epoch on the list and turn to the next."""
+    def finish_epoch(self, epoch: Epoch) -> None:
+        """Add a finished epoch and start the next one."""
         self.epochs.append(epoch)
         self.epoch, self.batches, self.examples = self.epoch + 1, 0, 0
-        self.loss, self.seconds, self.figures = 0.0, 0.0, {}
+        self.loss, self.seconds, self.diagnostics = 0.0, 0.0, {}
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One training of those that a folder of checkpoints covers.
+    """One of several trainings that share a folder of checkpoints.
 
     Args:
         checkpoints: the folder.
@@ -73,26 +137,26 @@ class Stage:
 
 
 def settings(model: Trainable, loss: Loss, options: TrainingOptions) -> dict[str, Any]:
-    """All that decides how training goes, by name."""
-    own = [name for name in vars(loss) if not name.startswith("_") and name != "training"]
+    """Everything but the events that determines the result of a training, by name."""
+    names = [name for name in vars(loss) if not name.startswith("_") and name != "training"]
     return {
         "model": model.name,
         **dataclasses.asdict(model.options),
         **options.deciding(),
         "loss": type(loss).__name__,
-        **{f"loss.{name}": repr(getattr(loss, name)) for name in own},
+        **{f"loss.{name}": repr(getattr(loss, name)) for name in names},
     }
 
 
-def fill_weights(into: Mapping[str, torch.Tensor], saved: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Weights as they were saved into those of a model, by name."""
-    with torch.no_grad():
-        for name, value in into.items():
-            if value.shape != saved[name].shape:
-                raise ValueError(f"{name} is {saved[name].shape}, not {tuple(value.shape)}")
-            value.copy_(torch.from_numpy(saved[name]))
-
-
 def arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
-    """As they are in memory."""
+    """Tensors as NumPy arrays, without a copy on the CPU."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def fill_weights(weights: Mapping[str, torch.Tensor], saved: Mapping[str, Any]) -> None:
+    """Copy saved arrays or tensors into weights of the same names and shapes."""
+    for name, value in weights.items():
+        if tuple(value.shape) != tuple(saved[name].shape):
+            raise ValueError(f"{name} is {tuple(saved[name].shape)}, not {tuple(value.shape)}")
+        value.copy_(torch.as_tensor(saved[name]))

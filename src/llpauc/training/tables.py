@@ -240,7 +240,7 @@ class _ShardedTable:
         self._incoming, exchange = incoming, self._processes.exchange
         sent = exchange(self._requested, self._counts, incoming)
         self._sent = (sent - self._first).astype(np.int32)  # rows of this process, by any process
-        self._table.prepare(self._slots.fill(self._sent, self._sent[:0]))
+        self._table.prepare(self._slots.fill(self._sent))
         received = exchange(self._table.rows[self._sent], incoming, self._counts)
         self.rows = room((len(received), received.shape[1]))
         self.rows[self._order] = received
@@ -253,7 +253,7 @@ class _ShardedTable:
 
 def _merged(slots: Slots, rows: Indices, gradients: Table) -> tuple[Indices, Table]:
     """The distinct rows and, for each, its gradients summed in order."""
-    distinct = slots.fill(rows, rows[:0])
+    distinct = slots.fill(rows)
     merged = room((len(distinct), gradients.shape[1]))
     merge_rows(slots.slot_of[rows], gradients, merged)
     return distinct, merged
