@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
@@ -26,15 +26,14 @@ import pyarrow as pa
 from llpauc.data.column_files import BucketShuffle, ColumnFiles, as_arrow
 from llpauc.data.columns import ColumnRoles
 from llpauc.data.formats import read_file
-from llpauc.data.ids import IdKind, IdMap, Indices
+from llpauc.data.ids import IdMap, Indices
 from llpauc.data.prepared import PREPARED_DATA, check_replaceable, write_columns
 from llpauc.data.readers import BAD_ROWS
 from llpauc.data.sources import (
     BATCH_ROWS,
-    Columns,
-    Floats,
     QueryError,
     ReadOptions,
+    Sink,
     common_kind,
     connect,
 )
@@ -65,6 +64,7 @@ _MAX_IDS = 2**31 - 1
 _TYPES = {"user": "VARCHAR", "item": "VARCHAR", "rating": "FLOAT", "timestamp": "DOUBLE"}
 
 T = TypeVar("T")
+Floats = npt.NDArray[np.float64]
 log = logging.getLogger(__name__)
 
 
@@ -158,12 +158,11 @@ def prepare(
 # --- events in DuckDB -----------------------------------------------------------------------------
 
 
-class DiskSink:
+class DiskSink(Sink):
     """A DuckDB file in `folder` with one table of events for each file that was read."""
 
-    in_memory = False
-
     def __init__(self, folder: Path, memory_limit: str) -> None:
+        super().__init__()
         (folder / "spill").mkdir()
         self.connection = connect(str(folder / "stage.duckdb"), memory_limit, str(folder / "spill"))
         self._queries = ThreadPoolExecutor(1, "llpauc-duckdb")
@@ -171,7 +170,6 @@ class DiskSink:
         self._execute("SET force_compression = 'uncompressed'; SET arrow_large_buffer_size = true")
         self._names: list[str] = []
         self.roles: tuple[str, ...] = ()  # the columns of every file
-        self.kinds: dict[str, set[IdKind]] = {"user": set(), "item": set()}
 
     def close(self) -> None:
         self._queries.shutdown()
@@ -219,7 +217,7 @@ class DiskSink:
         self._names.append(name)
         self._create_table()
 
-    def add(self, columns: Columns) -> None:
+    def add(self, columns: Mapping[str, Any]) -> None:
         self.connection.register("batch", pa.table({role: columns[role] for role in self.roles}))
         self.connection.execute(f"INSERT INTO {self._table} SELECT * FROM batch")
         self.connection.unregister("batch")

@@ -1,17 +1,17 @@
-"""A source of events while it is read, and the two places its events can go to.
+"""A source of events while it is read, and the sinks its events can go to.
 
-A format's reader checks the rows of a `Source` and adds them batch by batch to its sink: to
-arrays in memory (`InMemorySink`), or to a table on disk (`llpauc.data.out_of_core`). The SQL
-expressions below are the only definition of a readable number, date, rating and timestamp.
+A format's reader checks the rows of a `Source` and adds them batch by batch to a sink: arrays in
+memory (`InMemorySink`), or a table on disk (`llpauc.data.out_of_core`). The SQL expressions below
+are the only definition of a readable number and date, and of a valid row.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 import duckdb
 import numpy as np
@@ -25,11 +25,7 @@ from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
 
 BATCH_ROWS = 1_000_000
-REMEDY = "fix the row or pass bad_rows='skip' (--bad-rows skip)"
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-Floats = npt.NDArray[np.float64]
-Columns = Mapping[str, Any]  # role -> Arrow or NumPy array; ids are text without nulls
 
 # A cast to TIMESTAMP would drop the offset of 2020-01-01T00:00:00+02:00 without an error. This
 # one applies it, and takes a date without an offset as UTC, the time zone of the connection.
@@ -70,42 +66,59 @@ def connect(
     return connection
 
 
-def convert(
-    text: pa.Array | pa.ChunkedArray, kind: ValueKind, connection: duckdb.DuckDBPyConnection
-) -> Floats:
-    """Text as float64; NaN where it is not a `kind`.
-
-    >>> with connect() as connection:
-    ...     numbers = convert(pa.array(["3.5", "abc", ""]), "number", connection)
-    ...     dates = convert(pa.array(["1970-01-02T02:00:00+02:00"]), "date", connection)
-    >>> numbers.tolist(), dates.tolist()
-    ([3.5, nan, nan], [86400.0])
-    """
-    relation = connection.from_arrow(pa.table({"value": text}))
-    column = relation.project(_VALUE_SQL[kind].format(column="value")).to_arrow_table().column(0)
-    return np.asarray(column.to_numpy(), dtype=np.float64)
-
-
-def is_valid(values: Floats, role: str) -> npt.NDArray[np.bool_]:
-    """Where a value is finite in the type it is stored in: float32 for ratings."""
-    if role == "rating":
-        return np.abs(values) <= _FLOAT32_MAX  # NaN compares false
-    return np.isfinite(values)
+def _selected(roles: ColumnRoles, table: str, columns: Sequence[str]) -> tuple[str, str]:
+    """SQL of a table with one column per role, and the condition for a valid row."""
+    converted = {
+        role: f"CAST({column} AS VARCHAR)"
+        if role in ("user", "item")
+        else _VALUE_SQL[roles.kind(role)].format(column=column)
+        for role, column in zip(roles.positions, columns, strict=True)
+    }
+    selected = ", ".join(f'{column} AS "{role}"' for role, column in converted.items())
+    return f"(SELECT {selected} FROM {table})", " AND ".join(_VALID_SQL[role] for role in converted)
 
 
 def checked_query(roles: ColumnRoles, table: str) -> str:
-    """SQL that selects the columns user, item, rating, timestamp from the columns c0, c1, ... of
-    `table`, and raises an error at the first row that is not valid."""
-    columns = {role: f"c{position}" for role, position in roles.positions.items()}
-    for role in ("rating", "timestamp"):
-        if role in columns:
-            columns[role] = _VALUE_SQL[roles.kind(role)].format(column=columns[role])
-    selected = ", ".join(f'{column} AS "{role}"' for role, column in columns.items())
-    valid = " AND ".join(_VALID_SQL[role] for role in columns)
+    """SQL that selects user, item, rating and timestamp from the columns c0, c1, ... of a table,
+    and raises an error at the first row that is not valid."""
+    columns = [f"c{position}" for position in roles.positions.values()]
+    selected, valid = _selected(roles, table, columns)
     return (
-        f"SELECT * FROM (SELECT {selected} FROM {table})"
-        f" WHERE CASE WHEN {valid} THEN true ELSE error('bad values') END"
+        f"SELECT * FROM {selected} WHERE CASE WHEN {valid} THEN true ELSE error('bad values') END"
     )
+
+
+def checked_columns(
+    connection: duckdb.DuckDBPyConnection, table: pa.Table, roles: ColumnRoles
+) -> tuple[dict[str, pa.ChunkedArray], npt.NDArray[np.bool_]]:
+    """Ids as text and values as float64 of a table with one column per role; which rows are valid.
+
+    >>> table = pa.table({"user": ["a", ""], "item": [1, 2], "rating": ["3.5", "x"]})
+    >>> roles = ColumnRoles({"user": 0, "item": 1, "rating": 2}, "number", ())
+    >>> columns, valid = checked_columns(connect(), table, roles)
+    >>> columns["item"].to_pylist(), columns["rating"].to_pylist(), valid.tolist()
+    (['1', '2'], [3.5, None], [True, False])
+    """
+    selected, valid = _selected(roles, "raw", [f'"{role}"' for role in roles.positions])
+    connection.register("raw", table.rename_columns(list(roles.positions)))
+    query = f"SELECT *, coalesce({valid}, false) AS valid FROM {selected}"
+    checked = connection.sql(query).to_arrow_table()
+    connection.unregister("raw")
+    columns = {role: checked.column(role) for role in roles.positions}
+    return columns, np.asarray(checked.column("valid").to_numpy(), dtype=bool)
+
+
+def invalid_role(columns: Mapping[str, pa.ChunkedArray], row: int) -> str:
+    """The first role whose value makes a row invalid."""
+    for role, column in columns.items():
+        value = column[row].as_py()
+        if (
+            value is None
+            or value == ""
+            or (role not in ("user", "item") and not abs(value) < np.inf)
+        ):
+            return role
+    return "rating"  # a number that float32 cannot hold
 
 
 class ReadOptions(TypedDict, total=False):
@@ -125,23 +138,29 @@ class QueryError(Exception):
     """DuckDB could not read a file exactly; it must be read row by row."""
 
 
-class Sink(Protocol):
-    """Takes the checked events of one or several sources; `kinds` are those of the ids, by role."""
+class Sink:
+    """Takes the valid events of one or several sources.
 
-    in_memory: bool
-    kinds: dict[str, set[IdKind]]
+    `add` takes role -> array, with ids as text; `kinds` are those of the ids, by role.
+    """
+
+    in_memory = False
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, set[IdKind]] = {"user": set(), "item": set()}
 
     def start(self, name: str, roles: ColumnRoles) -> None:
         """Another source follows, with these columns."""
 
-    def add(self, columns: Columns) -> None:
-        """Add a batch."""
+    def add(self, columns: Mapping[str, Any]) -> None:
+        raise NotImplementedError
 
     def add_query(self, query: str, path: str, expected: int) -> None:
         """Add the rows of a query on a file, or none and raise `QueryError`."""
+        raise NotImplementedError
 
 
-class InMemorySink:
+class InMemorySink(Sink):
     """Collects the events of one source as `Interactions`.
 
     Ids are dictionary-encoded batch by batch, so that a large file is never in memory as text.
@@ -150,19 +169,16 @@ class InMemorySink:
     in_memory = True
 
     def __init__(self) -> None:
-        self.kinds: dict[str, set[IdKind]] = {"user": set(), "item": set()}
+        super().__init__()
         self._batches: dict[str, list[Any]] = {role: [] for role in ROLES}
 
-    def start(self, name: str, roles: ColumnRoles) -> None:
-        pass
-
-    def add(self, columns: Columns) -> None:
+    def add(self, columns: Mapping[str, Any]) -> None:
         for role, column in columns.items():
             if role in self.kinds:
-                column = encode_ids(column)
+                self._batches[role].append(encode_ids(column))
             else:  # copied: a column of DuckDB's would keep the text of its batch in memory
-                column = np.array(column, np.float32 if role == "rating" else np.float64)
-            self._batches[role].append(column)
+                kind = np.float32 if role == "rating" else np.float64
+                self._batches[role].append(np.array(column, kind))
 
     def add_query(self, query: str, path: str, expected: int) -> None:
         rows = 0
@@ -194,8 +210,9 @@ class InMemorySink:
         )
 
 
-def encode_ids(ids: pa.Array) -> pa.DictionaryArray:
+def encode_ids(ids: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
     """Ids as a dictionary of the distinct ones and indices into it."""
+    ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
     encoded = ids if pa.types.is_dictionary(ids.type) else pc.dictionary_encode(ids)
     # Wide offsets for the dictionary only: all distinct ids together may exceed 2 GB.
     dictionary = encoded.dictionary.cast(pa.large_string())
@@ -237,19 +254,8 @@ class Format:
 class Source:
     """One file or frame while it is read.
 
-    Args:
-        name: for messages.
-        sink: where its events go.
-        options: as given to `read_interactions`.
-        path: the uncompressed file.
-        head: its first bytes.
-        format_name: the detected or requested format; None while it is unknown.
-        format: the entry of that name in `FORMATS`.
-        detected_by: "requested", "from its name", ...
-        layout: the cached result of `text_layout.layout_of`.
-        notes: what was decided, one line each.
-        rows_read, rows_rejected: rows added, and rows left out by bad_rows="skip".
-        first_problem: of the rows left out.
+    `path` is the uncompressed file and `head` its first bytes; `detected_by` says how the format
+    was found. Rows are counted in `rows_read` or, if bad_rows="skip", in `rows_rejected`.
     """
 
     name: str
@@ -277,40 +283,34 @@ class Source:
         self.notes.extend(roles.notes)
         self.sink.start(self.name, roles)
 
-    def add(self, columns: Columns, rows: int | None = None) -> None:
-        """Add checked rows: as many as there are events, unless `rows` says otherwise."""
+    def add(self, columns: Mapping[str, Any], rows: int | None = None) -> None:
+        """Add valid rows: as many as there are events, unless `rows` says otherwise."""
         self.sink.add(columns)
         self.rows_read += len(columns["user"]) if rows is None else rows
 
     def reject(self, place: str, problem: str, count: int = 1, *, final: bool = False) -> None:
-        """Count bad rows, or raise an error about the first.
+        """Count bad rows, of which the first is at `place` ("line 3"), or raise an error.
 
-        Args:
-            place: of the first one, such as "line 3".
-            problem: what is wrong with it.
-            count: how many there are.
-            final: whether reading cannot go on after it.
+        A `final` problem always raises: reading cannot go on after it.
         """
         if final:
             raise InputError(f"{self.name}: {place}: {problem}")
         if self.options.get("bad_rows", "error") != "skip":
-            raise InputError(f"{self.name}: {place}: {problem}; {REMEDY}")
+            remedy = "fix the row or pass bad_rows='skip' (--bad-rows skip)"
+            raise InputError(f"{self.name}: {place}: {problem}; {remedy}")
         self.rows_rejected += count
         self.first_problem = self.first_problem or f"{place}: {problem}"
 
     def finish(self) -> None:
         """Check that there were rows, and note those that were left out."""
-        if not self.rows_read and self.rows_rejected:
-            raise InputError(
-                f"{self.name}: no usable row, all {self.rows_rejected} were left out: "
-                f"{self.first_problem}"
-            )
         if not self.rows_read:
-            raise InputError(
-                f"{self.name}: no rows; give a file that holds at least one interaction"
-            )
+            why = "no rows; give a file that holds at least one interaction"
+            if self.rows_rejected:
+                why = f"no usable row, all {self.rows_rejected} were left out: {self.first_problem}"
+            raise InputError(f"{self.name}: {why}")
         if self.rows_rejected:
+            total = self.rows_read + self.rows_rejected
             self.notes.append(
-                f"{self.name}: left out {self.rows_rejected} of "
-                f"{self.rows_read + self.rows_rejected} rows, the first: {self.first_problem}"
+                f"{self.name}: left out {self.rows_rejected} of {total} rows, the first: "
+                f"{self.first_problem}"
             )

@@ -20,13 +20,12 @@ import pyarrow as pa
 
 from llpauc.data.columns import ColumnRoles, detect_columns, value_kind
 from llpauc.data.sources import (
-    Floats,
     QueryError,
     Source,
+    checked_columns,
     checked_query,
     connect,
-    convert,
-    is_valid,
+    invalid_role,
 )
 from llpauc.data.text_layout import MAX_LINE, TOO_LONG, Layout, layout_of, wide_fields
 from llpauc.errors import InputError
@@ -308,53 +307,46 @@ def _add_texts(
     roles: ColumnRoles,
     connection: duckdb.DuckDBPyConnection,
 ) -> None:
-    """Check one batch, add its good rows, reject the bad ones in order, and clear the lists."""
-    bad = _text_problems(texts)
-    # Arrow does not accept a bad row's bytes as text.
-    columns = {
+    """Check one batch, add its valid rows, reject the others in order, and clear the lists."""
+    # Arrow does not accept bytes that are not UTF-8, so such rows are emptied first.
+    bad: dict[int, Problem] = {}
+    for column in texts.values():
+        if text_problem("\n".join(column)) is not None:
+            found = ((row, text_problem(text)) for row, text in enumerate(column))
+            bad = {row: problem for row, problem in found if problem is not None} | bad
+    arrays = {
         role: pa.array(
             ["" if row in bad else text for row, text in enumerate(column)] if bad else column,
             pa.large_string(),
         )
         for role, column in texts.items()
     }
-    values: dict[str, Floats] = {}
-    for role in ("rating", "timestamp"):
-        if role in columns:
-            values[role] = convert(columns[role], roles.kind(role), connection)
-            for row in np.flatnonzero(~is_valid(values[role], role)).tolist():
-                problem = _value_problem(role, texts[role][row], values[role][row], roles)
-                bad.setdefault(row, problem)
-    problems += [(lines[row], problem) for row, problem in bad.items()]
+    columns, valid = checked_columns(connection, pa.table(arrays), roles)
+    for row in np.flatnonzero(~valid).tolist():
+        problem = bad.get(row) or _problem(texts, columns, row, roles)
+        problems.append((lines[row], problem))
     for line, problem in sorted(problems, key=lambda pair: pair[0]):
         source.reject(f"line {line}", problem.text, final=problem.final)
-    good = np.ones(len(lines), dtype=bool)
-    good[list(bad)] = False
-    if good.any():
-        ids = {role: columns[role].filter(pa.array(good)) for role in ("user", "item")}
-        source.add(ids | {role: numbers[good] for role, numbers in values.items()})
+    if valid.any():
+        mask = pa.array(valid)
+        source.add({role: column.filter(mask) for role, column in columns.items()})
     lines.clear()
     problems.clear()
     for column in texts.values():
         column.clear()
 
 
-def _text_problems(texts: dict[str, list[str]]) -> dict[int, Problem]:
-    problems: dict[int, Problem] = {}
-    for role, column in texts.items():
-        if text_problem("\n".join(column)) is not None:
-            for row, text in enumerate(column):
-                if (problem := text_problem(text)) is not None:
-                    problems.setdefault(row, problem)
-        if role in ("user", "item") and not all(column):
-            for row, text in enumerate(column):
-                if not text:
-                    problems.setdefault(row, Problem(f"the {role} id is empty"))
-    return problems
-
-
-def _value_problem(role: str, text: str, value: float, roles: ColumnRoles) -> Problem:
-    if np.isfinite(value):
-        return Problem(f"{role} {quoted(text)} is too large")
+def _problem(
+    texts: dict[str, list[str]],
+    columns: dict[str, pa.ChunkedArray],
+    row: int,
+    roles: ColumnRoles,
+) -> Problem:
+    role = invalid_role(columns, row)
+    if role in ("user", "item"):
+        return Problem(f"the {role} id is empty")
+    text, value = quoted(texts[role][row]), columns[role][row].as_py()
+    if value is not None and np.isfinite(value):
+        return Problem(f"{role} {text} is too large")
     kinds = {"number": "a number", "date": "a date like 2024-01-31 or 2024-01-31T12:00:00"}
-    return Problem(f"{role} {quoted(text)} is not {kinds[roles.kind(role)]}")
+    return Problem(f"{role} {text} is not {kinds[roles.kind(role)]}")

@@ -9,15 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from llpauc.data.columns import ColumnRoles, ValueKind, detect_columns, value_kind
-from llpauc.data.ids import IdMap, as_id_text, is_text
+from llpauc.data.ids import IdKind, IdMap, is_text
 from llpauc.data.interactions import Interactions
-from llpauc.data.sources import BATCH_ROWS, Floats, Source, connect, convert, is_valid
+from llpauc.data.sources import BATCH_ROWS, Source, checked_columns, connect, invalid_role
 from llpauc.data.text_layout import SAMPLE_ROWS
 from llpauc.data.text_tables import quoted
 from llpauc.errors import InputError
@@ -84,7 +82,7 @@ def read_matrix(matrix: Any) -> tuple[Interactions, list[str]]:
         raise InputError(f"{name}: entries must be real numbers, got {entries.data.dtype}")
     values = entries.data.astype(np.float64)
     users, items = entries.coords
-    bad = np.flatnonzero(~is_valid(values, "rating"))
+    bad = np.flatnonzero(~(np.abs(values) <= np.finfo(np.float32).max))
     if len(bad):
         raise InputError(
             f"{name}: entry [{users[bad[0]]}, {items[bad[0]]}] is {values[bad[0]]}; "
@@ -106,14 +104,18 @@ def detect_table_columns(source: Source, table: pa.Table) -> ColumnRoles:
     """The roles of a table's columns, by their names, types and first values."""
 
     def kind_of(position: int) -> ValueKind | None:
-        column = _decoded(table.column(position))
-        if is_text(column.type):
-            return value_kind([text or "" for text in column.slice(0, SAMPLE_ROWS).to_pylist()])
+        column = table.column(position).slice(0, SAMPLE_ROWS)
+        if is_text(_value_type(column.type)):
+            return value_kind([text or "" for text in column.to_pylist()])
         return _typed_kind(column.type)
 
     return detect_columns(
         source.name, table.column_names, header=True, requested=source.requested, kind_of=kind_of
     )
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _typed_kind(kind: pa.DataType) -> ValueKind | None:
@@ -124,85 +126,50 @@ def _typed_kind(kind: pa.DataType) -> ValueKind | None:
 
 
 def add_table(source: Source, table: pa.Table, roles: ColumnRoles) -> None:
-    """Check the rows of a table with one column per role, in order, and add the good ones."""
-    columns = {
-        role: _decoded(column) for role, column in zip(roles.positions, table.columns, strict=True)
+    """Check the rows of a table with one column per role, in order, and add the valid ones."""
+    kinds = {
+        role: _check_type(source.name, role, _value_type(column.type))
+        for role, column in zip(roles.positions, table.columns, strict=True)
     }
-    good = np.ones(len(table), dtype=bool)
-    values: dict[str, Floats] = {}
-    for role, column in columns.items():
+    with connect() as connection:
+        columns, valid = checked_columns(connection, table, roles)
+    if not valid.all():
+        row = int(np.argmin(valid))
+        role = invalid_role(columns, row)
+        value = table.column(list(roles.positions).index(role))[row].as_py()
+        problem = f"{role} {quoted(str(value))} is not a number"
         if role in ("user", "item"):
-            good &= _has_id(column, role, source.name)
-        else:
-            values[role] = _numbers(column, role, source.name, roles.kind(role))
-            good &= is_valid(values[role], role)
-    if not good.all():
-        row = int(np.argmin(good))
+            problem = f"the {role} id is missing"
         place = f"row {source.rows_read + source.rows_rejected + row + 1}"
-        source.reject(place, _problem(columns, values, row), int((~good).sum()))
-    if good.any():
-        ids = {}
+        source.reject(place, problem, int((~valid).sum()))
+    if valid.any():
         for role in ("user", "item"):
-            column = columns[role] if good.all() else columns[role].filter(pa.array(good))
-            ids[role], kind = as_id_text(column)
-            source.sink.kinds[role].add(kind)
-        source.add(ids | {role: column[good] for role, column in values.items()})
-
-
-def _has_id(column: pa.ChunkedArray, role: str, name: str) -> npt.NDArray[np.bool_]:
-    if pa.types.is_floating(column.type):
-        raise InputError(
-            f"{name}: the {role} ids are floating-point numbers ({column.type}), perhaps because "
-            "some are missing; drop those rows and cast the column to integers or text"
+            source.sink.kinds[role].add(kinds[role] or "string")
+        mask = pa.array(valid)
+        source.add(
+            columns if valid.all() else {r: column.filter(mask) for r, column in columns.items()}
         )
-    if pa.types.is_integer(column.type) or pa.types.is_null(column.type):
-        present = column.is_valid()
-    elif is_text(column.type):
-        present = pc.fill_null(pc.greater(pc.binary_length(column), 0), False)
-    else:
+
+
+def _check_type(name: str, role: str, kind: pa.DataType) -> IdKind | None:
+    """Refuse a type that cannot play the role; the kind of ids."""
+    if role not in ("user", "item"):
+        typed = _typed_kind(kind)
+        if not is_text(kind) and (typed is None or (typed == "date" and role == "rating")):
+            raise InputError(f"{name}: the {role} has the type {kind}; give numbers")
+        return None
+    if pa.types.is_floating(kind):
         raise InputError(
-            f"{name}: the {role} ids have the type {column.type}; cast them to integers or text"
+            f"{name}: the {role} ids are floating-point numbers ({kind}), perhaps because some are "
+            "missing; drop those rows and cast the column to integers or text"
         )
-    return np.asarray(present.to_numpy(), dtype=bool)
-
-
-def _numbers(column: pa.ChunkedArray, role: str, name: str, kind: ValueKind) -> Floats:
-    if is_text(column.type):
-        with connect() as connection:
-            return convert(column, kind, connection)
-    typed = _typed_kind(column.type)
-    if typed is None or (typed == "date" and role == "rating"):
-        raise InputError(f"{name}: the {role} has the type {column.type}; give numbers")
-    if typed == "date":
-        moments = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-        return np.asarray(moments.cast(pa.float64(), safe=False).to_numpy(), np.float64) / 1e6
-    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
-
-
-def _problem(columns: dict[str, pa.ChunkedArray], values: dict[str, Floats], row: int) -> str:
-    for role in ("user", "item"):
-        if columns[role][row].as_py() in (None, ""):
-            return f"the {role} id is missing"
-    role = next(role for role in values if not is_valid(values[role][row : row + 1], role)[0])
-    return f"{role} {quoted(str(columns[role][row].as_py()))} is not a number"
-
-
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Without dictionaries and string views, which some functions of Arrow do not support."""
-    if pa.types.is_dictionary(column.type):
-        values = _plain_type(column.type.value_type)
-        chunks = [
-            pa.DictionaryArray.from_arrays(
-                chunk.indices, chunk.dictionary.cast(values)
-            ).dictionary_decode()
-            for chunk in column.chunks
-        ]
-        return pa.chunked_array(chunks, values)
-    return column.cast(_plain_type(column.type))
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    return pa.large_string() if is_text(kind) else kind
+    if pa.types.is_integer(kind):
+        return "uint64" if kind == pa.uint64() else "int64"
+    if not (is_text(kind) or pa.types.is_null(kind)):
+        raise InputError(
+            f"{name}: the {role} ids have the type {kind}; cast them to integers or text"
+        )
+    return "string"
 
 
 def _one_line(error: Exception) -> str:
