@@ -52,7 +52,7 @@ def test_figures_of_the_whole_equal_plain_counting(seed):
     best = sorted(per_item, reverse=True)
     for percent in (1, 10):
         top = math.ceil(percent * split.n_items / 100)
-        assert whole[f"share of events on the top {percent}% items"] == sum(best[:top]) / 900
+        assert whole[f"fraction of events on the top {percent}% items"] == sum(best[:top]) / 900
     # Gini's own definition: the mean difference between two items over twice the mean.
     difference = sum(abs(a - b) for a in per_item for b in per_item) / len(per_item) ** 2
     gini = difference / (2 * statistics.mean(per_item))
@@ -84,7 +84,7 @@ def test_figures_of_the_parts_leaks_and_cold_shares_equal_plain_sets(seed):
     # What was counted is said: this data has all of it.
     leaks = len(sets["test"] & sets["train"])
     said = "\n".join(looked.odd)
-    assert f"test: {leaks} pairs stand in train too" in said
+    assert f"test: {leaks} pairs are in train too" in said
     cold = len({u for u, _ in pairs["test"]} - warm[0])
     assert f"test: {cold} of {looked.parts['test']['users']} users" in said
     again = looked.parts["train"]["duplicates"]
@@ -95,7 +95,7 @@ def test_figures_of_the_parts_leaks_and_cold_shares_equal_plain_sets(seed):
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
 def test_shares_stay_shares_whatever_the_events(pairs):
     looked = inspect(events_of(*zip(*pairs, strict=True)))
-    for name in ("sparsity", "Gini of the items", "share of events on the top 10% items"):
+    for name in ("sparsity", "Gini of the items", "fraction of events on the top 10% items"):
         assert 0 <= looked.whole[name] <= 1
     assert looked.parts["data"]["duplicates"] == len(pairs) - len(set(pairs))
 
@@ -111,11 +111,11 @@ def test_the_top_percent_are_counted_in_whole_numbers(n, percent, count):
 def test_gini_from_equal_to_all_on_one():
     equal = inspect(events_of([0, 1, 2, 3], [0, 1, 2, 3])).whole
     assert equal["Gini of the items"] == pytest.approx(0, abs=1e-15)
-    assert equal["share of events on the top 10% items"] == 0.25
+    assert equal["fraction of events on the top 10% items"] == 0.25
     known = events_of(range(10), range(10))  # ten items, and then events on one of them alone
     one = inspect(known.take(np.array([3, 3, 3]))).whole
     assert one["Gini of the items"] == pytest.approx(0.9, abs=1e-15)
-    assert one["share of events on the top 1% items"] == 1
+    assert one["fraction of events on the top 1% items"] == 1
 
 
 def test_ratings_and_times_are_told_where_there_are_any():
@@ -165,12 +165,12 @@ def test_oddities_between_parts_name_the_part_and_the_remedy():
         data.take(np.array([0, 1])), data.take(np.array([2])), data.take(np.array([2, 3, 4]))
     )
     assert [o for o in inspect(split).odd if "only one" not in o] == [
-        "valid: 1 pairs stand in train too; masked in evaluation, so they cannot be found",
-        "test: 1 pairs stand in train too; masked in evaluation, so they cannot be found",
-        "test: 1 pairs stand in valid too; masked in evaluation, so they cannot be found",
-        "test: 1 of 3 users (33%) have no training event; they get a fallback; read warm and cold"
-        " users apart",
-        "test: 1 of 3 items (33%) have no training event; no model trained on train alone can know"
+        "valid: 1 pairs are in train too; evaluation masks them, so they cannot be found",
+        "test: 1 pairs are in train too; evaluation masks them, so they cannot be found",
+        "test: 1 pairs are in valid too; evaluation masks them, so they cannot be found",
+        "test: 1 of 3 users (33%) have no training event; they get the fallback; compare warm"
+        " and cold users separately",
+        "test: 1 of 3 items (33%) have no training event; no model trained on train alone can rank"
         " them",
     ]
 
@@ -201,7 +201,7 @@ def test_the_picture_is_a_readable_png_whatever_the_title(tmp_path, title, recwa
 def test_the_picture_says_what_the_table_says():
     looked = inspect(random_split(2))
     figure = plots.long_tail(looked, "title")
-    share = looked.whole["share of events on the top 10% items"]
+    share = looked.whole["fraction of events on the top 10% items"]
     assert f"{share:.0%} of events" in figure.axes[0].get_title()
     (line, *_) = figure.axes[0].get_lines()
     assert line.get_ydata().tolist() == [n for n in looked.item_events.tolist() if n]

@@ -433,8 +433,8 @@ def test_atomic_write_names_what_is_wrong(tmp_path: Path) -> None:
     ("change", "options", "message"),
     [
         ({"ratings": None}, {}, "needs ratings or dwell times and this data has none"),
-        ({}, {"threshold": 0}, "no rating is below the threshold 0; they run from 1 to 5"),
-        ({}, {"threshold": 9}, "every rating is below the threshold 9; they run from 1 to 5"),
+        ({}, {"threshold": 0}, "no rating is below the threshold 0; ratings are 1 to 5"),
+        ({}, {"threshold": 9}, "every rating is below the threshold 9; ratings are 1 to 5"),
         ({}, {"split": "luck"}, "unknown split 'luck'"),
         ({}, {"core": -1}, "core must be a whole number of at least 0, got -1"),
         ({}, {"k": 3}, "the split 'random_per_user' has no option 'k'"),

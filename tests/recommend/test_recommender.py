@@ -635,13 +635,15 @@ def test_ages_that_are_half_known_are_refused():
     timed = dataclasses.replace(TRAIN, timestamps=np.arange(len(TRAIN), dtype=float))
     some = dataclasses.replace(timed, timestamps=np.where(np.arange(len(TRAIN)) % 2, np.nan, 1.0))
     for data in (some, Split(timed, TRAIN)):
-        with pytest.raises(InputError, match="half_life wants a time for every event or for none"):
+        with pytest.raises(
+            InputError, match="half_life needs a timestamp for every event"
+        ):
             Recommender(**QUICK, half_life=5.0).fit(data)
     mixed = TRAIN.stored_shuffled(TRAIN.matrix)
     for model in ("mf", "recent"):
         with pytest.raises(InputError, match="lie in random order"):
             Recommender(model, half_life=5.0).fit(mixed)
-    assert not choose_recency([mixed]).moves
+    assert not choose_recency([mixed]).has_drift
 
 
 def test_whole_numbers_are_whole_and_seeds_have_an_end():

@@ -228,7 +228,7 @@ def _beaten_by_recent(
 
     one = next(iter(results.values()))
     metric = next((m for m in (METRIC, *one.values) if m in one.values and parse_metric(m).k), None)
-    if metric is None or not chosen.moves:
+    if metric is None or not chosen.has_drift:
         return None
     scores = recent_counts(parts, chosen.half_life, chosen.by)
     masked = MASKS[one.mask][1](split, one.on)

@@ -1,7 +1,6 @@
-"""Demo data, invented and made on the spot: free of any licence, ready in a fraction of a second.
+"""Synthetic demo data, generated in a fraction of a second and free of any licence.
 
-It has what real data has and a demo must show: a long tail, tastes that can be learned, clicks
-without meaning, people nobody has seen before, and titles a person can judge a list by.
+It has a long tail, preferences that can be learned, noisy clicks, cold users, and item titles.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from llpauc.data.interactions import IdMap, Interactions, Split
 from llpauc.data.splits import Seed, generator
 
-# Per genre: words for the front and the back of a title. Every front goes with every back.
+# Per genre: first words and last words of titles.
 _WORDS: dict[str, tuple[str, str]] = {
     "sea": (
         "Glass Silent Drowned Salt Northern Amber Tidal Broken Lantern",
@@ -61,7 +60,7 @@ GENRES = tuple(_WORDS)
 
 N_USERS = 2_000
 N_ITEMS = 600
-NOISY_SHARE = 0.13
+NOISE_FRACTION = 0.13
 COLD_USERS = 165  # 8 % of the test users or a little more
 _FIRST_SECOND = 1_672_531_200  # 1 January 2023
 _YEAR = 365 * 24 * 3600
@@ -69,15 +68,15 @@ _YEAR = 365 * 24 * 3600
 
 @dataclass(frozen=True)
 class DemoData:
-    """The demo's events, its titles, and the truth behind it.
+    """The demo's events and titles, and the parameters they were drawn from.
 
     Args:
         split: train, valid and test; ids such as "u0042" and "i0137".
         titles: item id -> title.
-        noisy: for each training event, whether it was a click without meaning.
-        tastes: users x genres, each row sums to 1; rows as in `split.user_ids`.
-        genres: the index into `GENRES` of each item; rows as in `split.item_ids`.
-        appeal: the popularity of each item within its genre, before any taste; sums to 1.
+        noisy: for each training event, whether it is a noisy click.
+        tastes: users x genres, each row sums to 1.
+        genres: the index into `GENRES` of each item.
+        appeal: the popularity of each item regardless of taste; sums to 1.
     """
 
     split: Split
@@ -89,17 +88,17 @@ class DemoData:
 
 
 def demo_data(seed: Seed = 2024) -> DemoData:
-    """2,000 people, 600 films, about 40,000 events in a year.
+    """2,000 users, 600 films, about 40,000 events in one year.
 
-    A person likes one to three of ten genres and picks film i, among those not yet seen, with
-    probability proportional to taste[genre of i] * appeal[i]; appeal falls like a power of the
-    film's rank. A user's last 20 % of events are tested, the 10 % before them validated. Then 13 %
-    of the training events are replaced by clicks drawn from the appeal alone (never on a film that
-    the user truly picked): the noise of the paper's noise setting, in train only. 8 % of the test
-    users are cold: all that we see of them is their test events.
+    A user likes one to three of ten genres and picks film i, among those not yet seen, with
+    probability proportional to taste[genre of i] * appeal[i]; appeal decreases as a power of the
+    film's rank. The last 20 % of a user's events are tested, the 10 % before them validated. Then
+    13 % of the training events are replaced by clicks drawn from the appeal alone, never on a film
+    that the user picked: the noise of the paper's noise setting, in train only. 8 % of the test
+    users are cold: they have test events only.
 
     Args:
-        seed: whole number >= 0, or a Generator; the same seed gives the same data.
+        seed: integer >= 0, or a Generator; the same seed gives the same data.
 
     >>> demo = demo_data()
     >>> demo.split.n_users, demo.split.n_items
@@ -117,8 +116,8 @@ def demo_data(seed: Seed = 2024) -> DemoData:
     cold = np.zeros(N_USERS, dtype=bool)
     cold[rng.choice(N_USERS, COLD_USERS, replace=False)] = True
 
-    # A pick's place in its user's year is random: drawing without replacement takes the favourites
-    # first, and a test on the leftovers would be another task.
+    # The order of a user's picks is shuffled: drawing without replacement takes favourites first,
+    # and a test on the rest would be another task.
     place, size = _shuffled_places(users, rng)
     n_test = np.maximum(np.rint(0.2 * size), 1)
     n_valid = np.maximum(np.rint(0.1 * size), 1)
@@ -127,7 +126,7 @@ def demo_data(seed: Seed = 2024) -> DemoData:
     seconds = (place + rng.random(len(place))) / size * _YEAR
     times = _FIRST_SECOND + np.floor(seconds)
 
-    noisy = (codes == 0) & (rng.random(len(codes)) < NOISY_SHARE)
+    noisy = (codes == 0) & (rng.random(len(codes)) < NOISE_FRACTION)
     taken = np.zeros((N_USERS, N_ITEMS), dtype=bool)
     taken[users, items] = True
     clicks = np.bincount(users[noisy], minlength=N_USERS)
@@ -147,20 +146,20 @@ def demo_data(seed: Seed = 2024) -> DemoData:
         events.take(codes == 0),
         events.take(codes == 1),
         events.take(codes == 2),
-        ("invented demo data: films, ten genres", "each user's last events are held out"),
+        ("synthetic demo data: films, ten genres", "each user's last events are held out"),
     )
     return DemoData(split, titles, noisy[codes == 0], tastes, genres, appeal)
 
 
 def _catalogue(rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], dict[str, str]]:
-    """Each item's genre, in random order but equally many, and its title."""
+    """The genre of each item, equally many of each in random order, and the titles."""
     genres = rng.permutation(np.arange(N_ITEMS) % len(GENRES))
     titles: dict[str, str] = {}
     used = [0] * len(GENRES)
     for item, genre in enumerate(genres):
         fronts, backs = (words.split() for words in _WORDS[GENRES[genre]])
         turn, front = divmod(used[genre], len(fronts))
-        # Each round shifts the backs by one, so that no title comes twice.
+        # Each round shifts the last words by one, so that titles are distinct.
         titles[f"i{item:04d}"] = f"The {fronts[front]} {backs[(front + turn) % len(backs)]}"
         used[genre] += 1
     return genres, titles
@@ -172,7 +171,7 @@ def _appeal(rng: np.random.Generator) -> npt.NDArray[np.float64]:
 
 
 def _tastes(rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """One to three genres a user, some genres liked by more people, a little curiosity for all."""
+    """One to three genres per user, some liked by more users, and a little weight on all."""
     n_genres = len(GENRES)
     liking = np.log(rng.permutation(np.linspace(1.0, 3.0, n_genres)))
     order = np.argsort(-(liking + rng.gumbel(size=(N_USERS, n_genres))), axis=1)
@@ -190,9 +189,9 @@ def _pick(
     counts: npt.NDArray[np.int64],
     rng: np.random.Generator,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """`counts[u]` distinct items for each user, drawn one after the other by weight.
+    """`counts[u]` distinct items for each user, drawn one after another in proportion to weight.
 
-    The highest of log weight + Gumbel noise are such a draw, all users at once.
+    The items with the highest log weight + Gumbel noise are such a draw, for all users at once.
     """
     ranked = np.argsort(-(log_weights + rng.gumbel(size=(N_USERS, N_ITEMS))), axis=1)
     users = np.repeat(np.arange(N_USERS), counts)
@@ -203,7 +202,7 @@ def _pick(
 def _shuffled_places(
     users: npt.NDArray[np.int64], rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """A random place 0..n-1 for each of a user's n events (neighbours in `users`), and n."""
+    """A random place 0..n-1 for each of a user's n events (adjacent in `users`), and n."""
     sizes = np.bincount(users, minlength=N_USERS)
     by_user = np.lexsort((rng.random(len(users)), users))
     place = np.empty(len(users), dtype=np.int64)

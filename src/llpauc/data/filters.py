@@ -10,25 +10,26 @@ import numpy.typing as npt
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError, check_at_least
 
-_MOST_STEPS = 20  # different ratings; with more they are dwell times, or counts
+_MAX_RATINGS = 20  # distinct ratings; more are dwell times or counts
 
 
 def rated_at_least(data: Interactions, least: float) -> Interactions:
-    """The events rated `least` or better, with the users and items they use.
+    """The events rated `least` or higher, with only their users and items.
 
     >>> len(rated_at_least(Interactions.of(list("ab"), list("xy"), ratings=[3, 4]), 4))
     1
     """
     if data.ratings is None:
-        raise InputError("there are no ratings to go by; name their column (--rating)")
-    kept = data.ratings >= least
-    if not kept.any():
-        raise InputError(f"no event is rated {least:g} or better; the best is {data.ratings.max()}")
-    return data.take(kept).compact()
+        raise InputError("there are no ratings; name their column (--rating)")
+    mask = data.ratings >= least
+    if not mask.any():
+        highest = data.ratings.max()
+        raise InputError(f"no event is rated {least:g} or higher; the highest rating is {highest}")
+    return data.take(mask).compact()
 
 
 class LowRatings(NamedTuple):
-    """How many events are rated below the middle of the scale from `least` to `most`."""
+    """The number of events rated below the middle of the scale from `least` to `most`."""
 
     events: int
     least: float
@@ -37,25 +38,25 @@ class LowRatings(NamedTuple):
 
 
 def rated_low(data: Interactions) -> LowRatings | None:
-    """Events that their users may not have liked; None where ratings are no scale of a few steps.
+    """Events rated below the middle of the scale; None if there are none, or no scale of ratings.
 
     >>> rated_low(Interactions.of(list("abc"), list("xyz"), ratings=[1, 4, 5]))
     LowRatings(events=1, least=1.0, middle=3.0, most=5.0)
     """
     if data.ratings is None or not len(data):
         return None
-    steps = np.unique(data.ratings)
-    if not 2 < len(steps) <= _MOST_STEPS:
+    ratings = np.unique(data.ratings)
+    if not 2 < len(ratings) <= _MAX_RATINGS:
         return None
-    middle = float(steps[0] + steps[-1]) / 2
+    middle = float(ratings[0] + ratings[-1]) / 2
     low = int(np.count_nonzero(data.ratings < middle))
-    return LowRatings(low, float(steps[0]), middle, float(steps[-1])) if low else None
+    return LowRatings(low, float(ratings[0]), middle, float(ratings[-1])) if low else None
 
 
 def core_mask(data: Interactions, k: int) -> npt.NDArray[np.bool_]:
     """Which events belong to the k-core: see `k_core`."""
     check_at_least("k", k, 1)
-    pairs = data.matrix.tocoo()  # distinct pairs: ten clicks on one item are one item
+    pairs = data.matrix.tocoo()  # distinct pairs: repeated events count once
     users, items = pairs.row, pairs.col
     while len(users):
         users_left = np.bincount(users, minlength=data.n_users) >= k
@@ -68,13 +69,13 @@ def core_mask(data: Interactions, k: int) -> npt.NDArray[np.bool_]:
 
 
 def k_core(data: Interactions, k: int) -> Interactions:
-    """The largest part in which every user has k distinct items and every item k distinct users.
+    """The largest subset in which every user has k distinct items and every item k distinct users.
 
-    Users and items with fewer are dropped again and again until none is left to drop; the result
-    does not depend on the order. Id maps hold the rest only.
+    Users and items with fewer are dropped repeatedly until none is left to drop; the result does
+    not depend on the order. The id maps contain the remaining users and items only.
 
     Args:
-        data: events; repeated ones of a kept pair stay.
+        data: events; repeated ones of a remaining pair stay.
         k: at least 1. 10 on the ratings >= 4 of MovieLens-1M leaves 5,949 users, 2,810 items and
             571,531 events.
 
@@ -85,5 +86,5 @@ def k_core(data: Interactions, k: int) -> Interactions:
     """
     mask = core_mask(data, k)
     if not mask.any():
-        raise InputError(f"the {k}-core of these {len(data)} events is empty; ask for a smaller k")
+        raise InputError(f"the {k}-core of these {len(data)} events is empty; use a smaller k")
     return data.take(mask).compact()

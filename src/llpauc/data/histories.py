@@ -1,7 +1,7 @@
-"""What lies before the part under test: as parts, as one table, as pairs.
+"""The events before the part under test.
 
-The parts of a split follow each other in time: train, valid, test. Who is tested on one of them may
-have learnt from those before it, and is shown nothing that they hold.
+The parts of a split follow each other in time: train, valid, test. A model tested on one of them
+may learn from the parts before it; their items are not recommended again.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ History = Literal["train", "all"]
 Part = Literal["valid", "test"]
 
 HISTORIES: dict[str, str] = {
-    "train": "the train part alone, as in the paper",
-    "all": "everything before the part under test: train, and valid when testing",
+    "train": "the train part only, as in the paper",
+    "all": "all events before the part under test: train, and valid when testing",
 }
 
 
 def before(split: Split, on: Part, history: History = "all") -> list[Interactions]:
     """The parts a model may learn from before it is tested on `on`, the oldest first."""
     choose(HISTORIES, history, "history")
-    later = history == "all" and on == "test" and split.valid is not None and len(split.valid)
-    return [split.train, split.valid] if later and split.valid is not None else [split.train]
+    if history == "all" and on == "test" and split.valid is not None and len(split.valid):
+        return [split.train, split.valid]
+    return [split.train]
 
 
 def join(parts: Sequence[Interactions]) -> Interactions:
@@ -35,7 +36,7 @@ def join(parts: Sequence[Interactions]) -> Interactions:
 
 
 def pairs_before(split: Split, on: Part) -> Any:
-    """Who has what before `on`, as a CSR matrix; parts that are mapped stay where they are.
+    """The user-item pairs before `on` as a CSR matrix; mapped parts are not copied.
 
     >>> train, valid = ([(0, 1)], [(0, 0)])
     >>> split = Split.of(*(Interactions.of(*zip(*part)) for part in (train, valid, valid)))
@@ -46,7 +47,7 @@ def pairs_before(split: Split, on: Part) -> Any:
 
 
 def without(pairs: Any, others: Any) -> Any:
-    """The pairs of a CSR matrix that another one does not have.
+    """The pairs of a CSR matrix that are not in another one.
 
     >>> from scipy.sparse import csr_matrix
     >>> without(csr_matrix([[1, 1]]), csr_matrix([[0, 1]])).toarray().tolist()

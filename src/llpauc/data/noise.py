@@ -1,7 +1,7 @@
-"""The paper's two training settings, clean and noise, made from raw ratings or dwell times.
+"""The paper's two training settings, clean and noise, from raw ratings or dwell times.
 
-**What the published pairs show** (Adressa of the paper's authors; MovieLens-1M by DiffRec's
-protocol; its shares are of the 98 % of rows whose ids we could match to the raw ratings):
+**The published pairs** (Adressa of the paper's authors; MovieLens-1M by DiffRec's protocol, of
+which the fractions are of the 98 % of rows whose ids match the raw ratings):
 
 | | Adressa train | Adressa valid | ML-1M train | ML-1M valid |
 |---|---|---|---|---|
@@ -12,12 +12,12 @@ protocol; its shares are of the 98 % of rows whose ids we could match to the raw
 | noisy events kept | unknown | unknown | 64.8 % | 49.7 % |
 
 - The noise part is a uniform draw from the clean part and the noisy events together: on ML-1M both
-  kinds are kept at one rate, on Adressa the clean ones kept are spread over users, items and rows
-  as chance would (train: chi-square 1.03 per degree of freedom, over users as over items).
-- Each part has its own pool. Clean events never move between train and valid, and a noisy event
-  goes where its time belongs: on ML-1M none of the noisy train events lies after its user's last
-  clean train event, all of the noisy valid events do. Noisy events of the test period are not used.
-- Test is the same. Users and items with noisy events only come in (Adressa: users 87,416 ->
+  kinds are kept at the same rate, on Adressa the kept clean events are spread over users, items and
+  rows as by chance (train: chi-square 1.03 per degree of freedom, over users as over items).
+- Parts do not mix. Clean events never move between train and valid, and a noisy event belongs to
+  the part of its time: on ML-1M no noisy train event is later than its user's last clean train
+  event, and all noisy valid events are. Noisy events of the test period are not used.
+- Test is the same. Users and items with noisy events only are added (Adressa: users 87,416 ->
   122,577, items 2,221 -> 3,370); ML-1M takes the 10-core of the clean events first and has new
   items only (2,810 -> 3,494), no new users.
 """
@@ -43,12 +43,11 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class CleanNoisePair:
-    """Two splits with one test set, and which events of the second are noisy.
+    """Two splits with the same test set, and which events of the second are noisy.
 
-    `noisy_train` and `noisy_valid` are True where the event of `noise.train` and `noise.valid` is a
-    noisy one (`noisy_valid` is None without a validation part). After a round trip through files
-    that keep the ratings the same masks are `ratings < threshold`. Each split has its own id maps,
-    with the users and items it uses: what a reader of the written files would see.
+    `noisy_train` and `noisy_valid` mark the noisy events of `noise.train` and `noise.valid`
+    (`noisy_valid` is None without a validation part). If files keep the ratings, these masks are
+    `ratings < threshold`. Each split has id maps of the users and items it uses.
     """
 
     clean: Split
@@ -69,33 +68,33 @@ def clean_and_noise(
 ) -> CleanNoisePair:
     """Make the clean and the noise setting from raw events.
 
-    Clean: events with a rating below the threshold are noisy and dropped; the rest is split. It is
-    the very split that `splits.split` gives for these events and this seed.
+    Clean: events with a rating below the threshold are noisy and dropped; the rest is split by
+    `splits.split` with this seed.
 
-    Noise: the test set stays. Train and valid are drawn afresh, each at the size it has in clean,
-    uniformly without replacement from its clean events and its noisy ones together. So the share
-    of noise in a part is the share it has in the raw data. A noisy event gets its pool
+    Noise: the test set stays. Train and valid are drawn again, each with the size it has in clean,
+    uniformly without replacement from its clean and its noisy events together. So the fraction of
+    noise in a part is that of the raw data. A noisy event belongs to a part
 
-    - by time, where the split goes by time: before the first validation event it belongs to train,
-      before the first test event to valid, later to nothing (first: of its user, when the split
-      is made user by user);
-    - at random in proportion to the sizes of the clean parts otherwise; test's portion is unused.
+    - by time, if the split is by time: before the first validation event to train, before the
+      first test event to valid, later ones are not used (the first event of its user, if the split
+      is per user);
+    - at random otherwise, in proportion to the sizes of the clean parts; those of test are unused.
 
-    A noisy event of a pair that also has a clean event, in whatever part, is not used: the user has
-    shown the interest after all, and none can repeat a test pair.
+    A noisy event of a pair that also has a clean event, in any part, is not used, so that no test
+    pair is repeated.
 
     Args:
         data: raw events whose `ratings` hold the rating or the dwell time.
         threshold: events below it are noisy. The paper: 3 on ratings 1-5 (Yelp, Amazon-book),
             10 on seconds of dwell time (Adressa); DiffRec: 4 on MovieLens.
-        split: a name in `splits.SPLITS`; `options` are that split's own (valid, test, k, ...).
-        core: with k >= 2 the clean events are cut to their k-core first and noisy events kept for
-            its users only (DiffRec); 0 or 1 keeps all (Adressa).
-        seed: whole number >= 0, or a Generator.
+        split: a name in `splits.SPLITS`; `options` are those of that split (valid, test, k, ...).
+        core: with k >= 2 the clean events are reduced to their k-core first and noisy events are
+            used for its users only (DiffRec); 0 or 1 keeps all (Adressa).
+        seed: integer >= 0, or a Generator.
 
     **Reference** Section 5.1, "Training Settings". **Departs from the paper** only where it is
-    silent ("a similar scale"): sizes are equal, as in the authors' Adressa files; test pairs never
-    recur in train or valid, where those files have 108 that do.
+    unspecific ("a similar scale"): sizes are equal, as in the authors' Adressa files; test pairs
+    never recur in train or valid, while in those files 108 do.
 
     >>> data = Interactions.of(["ann"] * 10 + ["bob"] * 10, [*range(10)] * 2, ratings=[1, 5] * 10)
     >>> pair = clean_and_noise(data, threshold=3, valid=0.2, test=0.2, seed=0)
@@ -107,26 +106,23 @@ def clean_and_noise(
     True
     """
     check_at_least("core", core, 0)
-    by_time = _goes_by_time(split, options)
-    if by_time:
+    rule = splits.split_rule(split, **options)
+    if rule.by_time:
         splits.times_of(data, "a clean/noise pair split by time")
     noisy = _below(data, threshold)
     clean_data, noisy_data = data.take(~noisy), data.take(noisy)
     if core > 1:
         clean_data = clean_data.take(filters.core_mask(clean_data, core))
         if not len(clean_data):
-            raise InputError(
-                f"the {core}-core of the clean events is empty; ask for a smaller core"
-            )
+            raise InputError(f"the {core}-core of the clean events is empty; use a smaller core")
         in_core = np.bincount(clean_data.users, minlength=data.n_users) > 0
         noisy_data = noisy_data.take(in_core[noisy_data.users])
     clean = splits.split(clean_data, split, seed=seed, **options)
     noisy_data = _distinct_new_pairs(noisy_data, clean_data)
 
     rng = seed if isinstance(seed, np.random.Generator) else splits.generator(seed).spawn(1)[0]
-    if by_time:
-        per_user = split == "leave_k_out" or bool(options.get("per_user", False))
-        codes = _codes_by_time(noisy_data, clean, per_user=per_user)
+    if rule.by_time:
+        codes = _codes_by_time(noisy_data, clean, per_user=rule.per_user)
     else:
         codes = _codes_at_random(len(noisy_data), clean, rng)
     train, noisy_train = _draw(clean.train, noisy_data.take(codes == 0), rng)
@@ -154,9 +150,9 @@ def clean_and_noise(
 def write_pair(
     pair: CleanNoisePair, folder: str | os.PathLike[str], format: str = "tsv"
 ) -> dict[str, dict[str, Path]]:
-    """Both splits below `folder`, in `clean` and in `noise`: all files or none.
+    """Write both splits, to the subfolders `clean` and `noise`: all files or none.
 
-    Formats and names are those of `files.write_split`.
+    Formats and names are those of `write_split`.
     """
     named = {"clean": pair.clean, "noise": pair.noise}
     written = write_splits({Path(folder) / name: part for name, part in named.items()}, format)
@@ -164,7 +160,7 @@ def write_pair(
 
 
 def _below(data: Interactions, threshold: float) -> Mask:
-    """Which events are noisy; refuses data where none or all are."""
+    """Which events are noisy; none or all is an error."""
     if data.ratings is None:
         raise InputError(
             "the clean/noise pair needs ratings or dwell times and this data has none; "
@@ -177,31 +173,27 @@ def _below(data: Interactions, threshold: float) -> Mask:
         raise InputError(
             f"the rating of event {missing[0]} is not a number; drop or fill such rows"
         )
-    # float32 on both sides, or a rating of 0.7 would lie below a threshold of 0.7
+    # float32 on both sides, or a rating of 0.7 would be below a threshold of 0.7
     noisy = np.asarray(data.ratings < np.float32(threshold))
     if noisy.all() or not noisy.any():
         raise InputError(
             f"{'no' if not noisy.any() else 'every'} rating is below the threshold {threshold!r}; "
-            f"they run from {data.ratings.min():g} to {data.ratings.max():g}: choose one between"
+            f"ratings are {data.ratings.min():g} to {data.ratings.max():g}: choose one between"
         )
     return noisy
 
 
 def _distinct_new_pairs(noisy: Interactions, clean: Interactions) -> Interactions:
-    """Noisy events in canonical order, one a pair, without the pairs that have a clean event."""
+    """Noisy events in canonical order, one per pair, without pairs that have a clean event."""
     noisy = noisy.take(splits.canonical_order(noisy))
     known = np.asarray(clean.matrix[noisy.users, noisy.items]).ravel() > 0
     return noisy.take(~known)
 
 
-def _goes_by_time(split: str, options: dict[str, Any]) -> bool:
-    return split == "temporal" or (split == "leave_k_out" and options.get("by", "time") == "time")
-
-
 def _codes_by_time(noisy: Interactions, clean: Split, *, per_user: bool) -> npt.NDArray[np.int8]:
-    """0, 1, 2 for the period of train, valid, test that an event lies in.
+    """0, 1, 2 for events in the period of train, valid, test.
 
-    A user without a held-out event has no period but train's.
+    A user without a held-out event has the period of train only.
     """
     assert noisy.timestamps is not None
     first: dict[str, npt.NDArray[np.float64]] = {}
@@ -234,16 +226,16 @@ def _codes_at_random(n: int, clean: Split, rng: np.random.Generator) -> npt.NDAr
 def _draw(
     clean: Interactions, noisy: Interactions, rng: np.random.Generator
 ) -> tuple[Interactions, Mask]:
-    """As many events as `clean` has, from both together, and which of them are noisy."""
+    """As many events as `clean` has, drawn from both together, and which of them are noisy."""
     pool = join([clean, noisy])
-    order = splits.canonical_order(pool)  # the same draw whatever the order of the rows was
+    order = splits.canonical_order(pool)  # makes the draw independent of the order of rows
     chosen = np.sort(rng.choice(len(pool), size=len(clean), replace=False, shuffle=False))
-    rows = order[chosen]
-    return pool.take(rows), rows >= len(clean)
+    positions = order[chosen]
+    return pool.take(positions), positions >= len(clean)
 
 
 def _compact(split: Split) -> Split:
-    """Without the users and items that no part uses."""
+    """The same split without users and items that no part uses."""
     whole = join(list(split.parts.values())).compact()
     ends = np.cumsum([len(part) for part in split.parts.values()])
     parts = {

@@ -41,8 +41,8 @@ def auto(train: Interactions, valid: Interactions | None = None) -> dict[str, An
     """`moving` where yesterday tells most about tomorrow, as with news; else `settled`."""
     parts = [train] if valid is None else [train, valid]
     found = choose_recency(parts)
-    if found.moves and found.by != "parts":
-        gain = found.figures[found.half_life] / max(found.figures[math.inf], 1e-9)
+    if found.has_drift and found.by != "parts":
+        gain = found.values[found.half_life] / max(found.values[math.inf], 1e-9)
         if gain >= _NEWS:
             return moving(train, valid, found.half_life)
     return settled(train, valid)

@@ -29,7 +29,7 @@ def run_baselines(contest: Contest) -> None:
     contest.add(_run_baseline(contest, baseline("popularity")))
     contest.moving = choose_recency(before(contest.split, "test"))
     asked = ["itemknn", "ease"]
-    if contest.split.train.timestamps is not None or contest.moving.moves:
+    if contest.split.train.timestamps is not None or contest.moving.has_drift:
         asked.insert(0, "recent")
     else:
         contest.left_out["recent"] = "the data have no times, and their order tells nothing"
@@ -76,7 +76,7 @@ def _run_baseline(contest: Contest, candidate: Candidate) -> Entry:
     told = ""
     if candidate.model == "recent" and contest.moving is not None:
         told = str(contest.moving)
-        if not contest.moving.moves:
+        if not contest.moving.has_drift:
             candidate = replace(candidate, why="recent events tell no more here: as popularity")
     return Entry(
         replace(candidate, settings={**candidate.settings, **chosen}), found.mean(METRIC), "fitted",

@@ -258,7 +258,7 @@ def variants(
     if base["model"] != "mf":
         told = "the recipe without the graph"
         found.insert(1, Candidate(f"MF{size}", _without_graph(base), told))
-    if moves is not None and moves.moves and moves.by != "parts":
+    if moves is not None and moves.has_drift and moves.by != "parts":
         aged = moving(train, half_life=moves.half_life)
         aged.pop("refit")
         why = f"MF on top of recent popularity, events drawn by age ({moves})"

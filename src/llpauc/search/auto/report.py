@@ -166,7 +166,7 @@ def _lead(lead: Interval | None) -> str:
 
 
 def _weak(measures: Measures, contest: Contest, finish: Finish) -> list[Block]:
-    moving = contest.moving is not None and contest.moving.moves
+    moving = contest.moving is not None and contest.moving.has_drift
     told = weaknesses(measures, finish.winner.candidate.name, moving)
     if contest.judges < _FEW_JUDGES:
         told.append(
