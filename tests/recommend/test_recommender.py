@@ -635,9 +635,7 @@ def test_ages_that_are_half_known_are_refused():
     timed = dataclasses.replace(TRAIN, timestamps=np.arange(len(TRAIN), dtype=float))
     some = dataclasses.replace(timed, timestamps=np.where(np.arange(len(TRAIN)) % 2, np.nan, 1.0))
     for data in (some, Split(timed, TRAIN)):
-        with pytest.raises(
-            InputError, match="half_life needs a timestamp for every event"
-        ):
+        with pytest.raises(InputError, match="half_life needs a timestamp for every event"):
             Recommender(**QUICK, half_life=5.0).fit(data)
     mixed = TRAIN.stored_shuffled(TRAIN.matrix)
     for model in ("mf", "recent"):
