@@ -326,8 +326,8 @@ def test_write_recommendations_peak_memory_stays_within_the_limit(saved, tmp_pat
     """450,000 rows, about 75 MB in total, within 24 MB."""
     paths = [tmp_path / f"r{suffix}" for suffix in LIST_FORMATS]
     words = [sys.executable, "-c", MEASURE, saved, "24", *paths]
-    told = subprocess.run(words, capture_output=True, text=True, check=True)
-    measured = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
+    process = subprocess.run(words, capture_output=True, text=True, check=True)
+    measured = [tuple(map(int, line.split())) for line in process.stdout.splitlines()]
     assert len(measured) == len(LIST_FORMATS)
     for block, extra in measured:
         assert block < 600  # of 3,000: several blocks
@@ -351,12 +351,12 @@ def test_recommend_under_a_memory_limit_writes_or_names_the_bytes(saved, tmp_pat
     for megabytes in (40, 1500):
         out = tmp_path / f"{megabytes}.parquet"
         words = [sys.executable, "-c", code, str(megabytes), "recommend", saved, "--out", out]
-        told = subprocess.run(words, capture_output=True, text=True, timeout=100)
-        ends[megabytes] = told.returncode
-        assert out.exists() == (told.returncode == 0)
-        if told.returncode:
-            assert len(told.stderr.splitlines()) == 1
-            assert "bytes, the limit on this process's memory leaves" in told.stderr
+        process = subprocess.run(words, capture_output=True, text=True, timeout=100)
+        ends[megabytes] = process.returncode
+        assert out.exists() == (process.returncode == 0)
+        if process.returncode:
+            assert len(process.stderr.splitlines()) == 1
+            assert "bytes, the limit on this process's memory leaves" in process.stderr
     assert ends == {40: 2, 1500: 0}
     assert [p.name for p in tmp_path.iterdir()] == ["1500.parquet"]
 
@@ -405,9 +405,9 @@ def test_recommend_killed_leaves_no_partial_file(saved, suffix, code, tmp_path):
             break
         time.sleep(0.1)
     os.kill(command.pid, suffix)
-    _, told = command.communicate(timeout=60)
+    _, stderr = command.communicate(timeout=60)
     assert command.returncode == code
-    assert "Traceback" not in told
+    assert "Traceback" not in stderr
     assert not (tmp_path / "lists.csv").exists()
     if suffix == signal.SIGINT:
         assert list(tmp_path.iterdir()) == []
@@ -418,12 +418,12 @@ def test_recommend_on_a_full_disk_is_a_one_line_error(saved, name, tmp_path, cap
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
-        code, _, told = command(capsys, "recommend", saved, "--out", tmp_path / name)
+        code, _, stderr = command(capsys, "recommend", saved, "--out", tmp_path / name)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 1
-    assert len(told.splitlines()) == 1
-    assert "File too large" in told
+    assert len(stderr.splitlines()) == 1
+    assert "File too large" in stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -432,8 +432,8 @@ def test_recommend_on_a_full_disk_is_a_one_line_error(saved, name, tmp_path, cap
 
 def command(capsys, *words: object) -> tuple[int, str, str]:
     code = main([str(word) for word in words])
-    told = capsys.readouterr()
-    return code, told.out, told.err
+    output = capsys.readouterr()
+    return code, output.out, output.err
 
 
 def test_recommend_allow_and_deny_from_option_text_and_table(saved, tmp_path, capsys):
@@ -449,10 +449,10 @@ def test_recommend_allow_and_deny_from_option_text_and_table(saved, tmp_path, ca
         *(f"@{tmp_path}/some.{s}" for s in ("txt", "csv", "parquet")),
     ):
         words = ("recommend", saved, "-k", 3, "--out", out, "--allow", allowed, "--deny", "i7,x,y")
-        code, _, told = command(capsys, *words)
+        code, _, stderr = command(capsys, *words)
         assert code == 0
-        assert "unknown items in --allow: 1 of 5" in told
-        assert "unknown items in --deny: 2 of 3" in told
+        assert "unknown items in --allow: 1 of 5" in stderr
+        assert "unknown items in --deny: 2 of 3" in stderr
         assert read(out) == expected
 
 
@@ -461,9 +461,9 @@ def test_recommend_counts_users_without_a_list(saved, tmp_path, capsys):
     item = int(fitted.histories[0].indices[0])
     have_it = int((fitted.histories[:, item] > 0).sum())
     words = ("recommend", saved, "--allow", f"i{item}", "--out", tmp_path / "r.jsonl", "--json")
-    code, out, told = command(capsys, *words)
+    code, out, stderr = command(capsys, *words)
     assert code == 0
-    assert f"users with no item left to recommend: {have_it}" in told
+    assert f"users with no item left to recommend: {have_it}" in stderr
     counts = json.loads(out)
     assert counts["recommendations"] == 3000 - have_it == len(read(tmp_path / "r.jsonl"))
     assert counts["users_without"] == have_it
@@ -497,11 +497,11 @@ def test_recommend_bad_input_is_a_one_line_error(
     monkeypatch.chdir(tmp_path)
     for name in ("odd.csv", "odd.parquet"):
         Path(name).write_text("a,b\n1,2\n")
-    code, out, told = command(capsys, "recommend", saved, *words)
+    code, out, stderr = command(capsys, "recommend", saved, *words)
     assert (code, out) == (2, "")
-    assert len(told.splitlines()) == 1
+    assert len(stderr.splitlines()) == 1
     for part in parts:
-        assert part in told
+        assert part in stderr
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -554,7 +554,7 @@ def test_approximate_ranker_respects_filters_and_measures_recall(seen):
         np.testing.assert_array_equal(whole(rows)[0], exact)
 
 
-def test_approximate_ranker_ranks_exactly_if_cells_hold_too_few_items():
+def test_approximate_ranker_lists_are_exact_if_cells_hold_too_few_items():
     pytest.importorskip("faiss")
     from llpauc.recommend.approximate import ApproximateRanker
 
@@ -571,22 +571,24 @@ def test_recommend_approximate_reports_recall_and_refuses_models_without_vectors
 ):
     pytest.importorskip("faiss")
     out = tmp_path / "r.parquet"
-    code, told_out, told = command(
+    code, stdout, stderr = command(
         capsys, "recommend", saved, "--out", out, "--approximate", "--json"
     )
     assert code == 0
-    recall = json.loads(told_out)["recall"]
+    recall = json.loads(stdout)["recall"]
     assert recall > 0.85
-    assert f"approximate: {recall:.1%} of the exact lists found, for a sample of 200 users" in told
+    assert (
+        f"approximate: {recall:.1%} of the exact lists found, for a sample of 200 users" in stderr
+    )
     assert len(read(out)) == 3000 * 20
     Recommender("popularity").fit(Interactions.of(["a", "b"], ["x", "y"])).save(tmp_path / "p")
-    code, _, told = command(capsys, "recommend", tmp_path / "p", "--approximate")
+    code, _, stderr = command(capsys, "recommend", tmp_path / "p", "--approximate")
     assert code == 2
-    assert "approximate lists need a model with vectors" in told
+    assert "approximate lists need a model with vectors" in stderr
 
 
 def test_recommend_approximate_without_faiss_names_the_remedy(saved, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    code, _, told = command(capsys, "recommend", saved, "--approximate")
+    code, _, stderr = command(capsys, "recommend", saved, "--approximate")
     assert code == 2
-    assert "pip install 'llpauc[faiss]'" in told
+    assert "pip install 'llpauc[faiss]'" in stderr

@@ -906,7 +906,7 @@ def test_save_on_a_full_disk_keeps_the_old_run_and_names_the_disk(large, saved, 
 
 
 @contextmanager
-def as_nobody():
+def as_another_user():
     """Root may write everywhere, so run as another user."""
     root = os.geteuid() == 0
     if root:
@@ -925,7 +925,7 @@ def test_save_into_a_read_only_folder_keeps_the_old_run(saved):
         folder = Path(place)
         shutil.copytree(saved / "plain", folder / "run")
         folder.chmod(0o555)
-        with as_nobody():
+        with as_another_user():
             for name in ("run", "new", "new/below"):
                 with pytest.raises(OSError, match="cannot be written: Permission denied") as caught:
                     run_folder.save(make_run(1), folder / name)
@@ -940,13 +940,13 @@ def test_load_without_permission_names_the_file(run):
         Path(place).chmod(0o755)
         folder = Path(shutil.copytree(run, Path(place) / "run"))
         (folder / "meta.json").chmod(0)
-        with as_nobody():
+        with as_another_user():
             assert refusal(folder).endswith("meta.json: cannot be read: Permission denied")
         (folder / "manifest.json").chmod(0)
-        with as_nobody():
+        with as_another_user():
             assert "manifest.json (Permission denied)" in refusal(folder)
         folder.chmod(0)
-        with as_nobody():
+        with as_another_user():
             assert refusal(folder).endswith("run: cannot be read: Permission denied")
         folder.chmod(0o755)
 

@@ -163,13 +163,13 @@ def test_fit_resumes_after_a_kill_from_timed_checkpoints(tmp_path):
     uninterrupted = outcome(*case.train())
     with abandoned(CheckpointSettings(tmp_path / "c", every=1e-9)) as folder:
         assert outcome(*case.train(folder)) == uninterrupted
-        there = sorted(path.name for path in (tmp_path / "c").iterdir())
-    assert there == [f"{PER_EPOCH * 2 + 1:06d}", f"{PER_EPOCH * 2 + 2:06d}", "lock"]
+        names = sorted(path.name for path in (tmp_path / "c").iterdir())
+    assert names == [f"{PER_EPOCH * 2 + 1:06d}", f"{PER_EPOCH * 2 + 2:06d}", "lock"]
     for _ in range(2):  # from the end, and from the last batch
         assert (
             outcome(*case.train(opened_again(tmp_path / "c", tmp_path / "copy"))) == uninterrupted
         )
-        shutil.rmtree(tmp_path / "c" / there[1], ignore_errors=True)
+        shutil.rmtree(tmp_path / "c" / names[1], ignore_errors=True)
 
 
 def opened_again(folder, copy):
@@ -256,17 +256,17 @@ def two_checkpoints(tmp_path_factory):
 
 
 @pytest.fixture
-def there(two_checkpoints, tmp_path):
+def existing(two_checkpoints, tmp_path):
     shutil.copytree(two_checkpoints[0], tmp_path / "c")
     return tmp_path / "c"
 
 
-def test_load_newest_refuses_an_existing_checkpoint_by_default(there):
+def test_load_newest_refuses_an_existing_checkpoint_by_default(existing):
     with pytest.raises(
         InputError, match=r"checkpoint of this training \(training, epoch 2, .*--resume.*--re"
     ):
-        SHORT.train(CheckpointSettings(there))
-    assert outcome(*SHORT.train(CheckpointSettings(there, if_exists="restart"))) == outcome(
+        SHORT.train(CheckpointSettings(existing))
+    assert outcome(*SHORT.train(CheckpointSettings(existing, if_exists="restart"))) == outcome(
         *SHORT.train()
     )
 
@@ -290,9 +290,9 @@ def test_load_newest_refuses_an_existing_checkpoint_by_default(there):
     ],
 )
 @pytest.mark.parametrize("if_exists", ["resume", "refuse"])
-def test_load_newest_of_another_training_names_the_difference(there, case, message, if_exists):
+def test_load_newest_of_another_training_names_the_difference(existing, case, message, if_exists):
     with pytest.raises(InputError, match=message) as refused:
-        case.train(CheckpointSettings(there, if_exists=if_exists))
+        case.train(CheckpointSettings(existing, if_exists=if_exists))
     assert "\n" not in str(refused.value)
     assert "--restart" in str(refused.value)
 
@@ -379,15 +379,15 @@ FILES = ("manifest.json", "meta.json", "tensors.safetensors")
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_load_newest_names_a_damaged_file_and_uses_the_previous_checkpoint(
-    how, there, two_checkpoints, load_newest
+    how, existing, two_checkpoints, load_newest
 ):
-    whole = load_newest(there)[0]
-    last, other = newest(there), newest(two_checkpoints[1])
-    before = there / f"{int(last.name) - 1:06d}"
+    whole = load_newest(existing)[0]
+    last, other = newest(existing), newest(two_checkpoints[1])
+    before = existing / f"{int(last.name) - 1:06d}"
     for name in FILES:
         data = (last / name).read_bytes()
         DAMAGE[how](last / name, other)
-        loaded, messages = load_newest(there)
+        loaded, messages = load_newest(existing)
         assert loaded.meta["progress"]["step"] <= whole.meta["progress"]["step"]
         assert len(messages) == 2, messages
         if (
@@ -397,53 +397,55 @@ def test_load_newest_names_a_damaged_file_and_uses_the_previous_checkpoint(
         assert f"the previous checkpoint is complete: {before}" in messages[0]
         assert f"resuming from {before}" in messages[1]
         (last / name).write_bytes(data)
-    assert load_newest(there)[1] == [f"resuming from {last}: training, epoch 2, step {PER_EPOCH}"]
+    assert load_newest(existing)[1] == [
+        f"resuming from {last}: training, epoch 2, step {PER_EPOCH}"
+    ]
 
 
-def test_load_newest_detects_every_flipped_bit(there, load_newest):
+def test_load_newest_detects_every_flipped_bit(existing, load_newest):
     """200 flips, spread evenly over the files."""
-    rng, last = random.Random(5), newest(there)
+    rng, last = random.Random(5), newest(existing)
     for place in range(200):
         path = last / FILES[place % len(FILES)]
         bit = rng.randrange(8 * path.stat().st_size)
         flip(path, bit)
-        messages = load_newest(there)[1]
+        messages = load_newest(existing)[1]
         assert "the previous checkpoint is complete" in messages[0], (path, bit)
         flip(path, bit)
 
 
-def test_save_keeps_the_checkpoint_resumed_from_not_a_damaged_newer_one(there):
+def test_save_keeps_the_checkpoint_resumed_from_not_a_damaged_newer_one(existing):
     """The newest two by number would be the damaged one and the next."""
-    last = newest(there)
+    last = newest(existing)
     (last / "meta.json").unlink()
-    before = there / f"{int(last.name) - 1:06d}"
-    with abandoned(CheckpointSettings(there, if_exists="resume", every=1e-9)) as folder:
+    before = existing / f"{int(last.name) - 1:06d}"
+    with abandoned(CheckpointSettings(existing, if_exists="resume", every=1e-9)) as folder:
         resumed = SHORT.train(folder)
-        names = {path.name for path in there.iterdir()}
+        names = {path.name for path in existing.iterdir()}
     assert outcome(*resumed) == outcome(*SHORT.train())
     assert names == {"lock", before.name, f"{int(last.name) + 1:06d}"}
 
 
-def test_load_newest_refuses_if_all_checkpoints_are_damaged(there):
-    for path in there.glob("*/tensors.safetensors"):
+def test_load_newest_refuses_if_all_checkpoints_are_damaged(existing):
+    for path in existing.glob("*/tensors.safetensors"):
         flip(path, 8 * 1000)
     with pytest.raises(InputError, match=r"tensors.safetensors.*SHA-256.*--restart") as refused:
-        SHORT.train(CheckpointSettings(there, if_exists="resume"))
+        SHORT.train(CheckpointSettings(existing, if_exists="resume"))
     assert "\n" not in str(refused.value)
-    assert outcome(*SHORT.train(CheckpointSettings(there, if_exists="restart"))) == outcome(
+    assert outcome(*SHORT.train(CheckpointSettings(existing, if_exists="restart"))) == outcome(
         *SHORT.train()
     )
 
 
-def test_fit_refuses_a_checkpoint_of_other_shapes(there):
+def test_fit_refuses_a_checkpoint_of_other_shapes(existing):
     from llpauc.storage import run_folder
 
-    last = newest(there)
+    last = newest(existing)
     held = run_folder.load(last)
     tensors = {name: array[:1] if array.ndim else array for name, array in held.tensors.items()}
     run_folder.save(dataclasses.replace(held, tensors=tensors), last)
     with pytest.raises(InputError, match="does not fit this training: "):
-        SHORT.train(CheckpointSettings(there, if_exists="resume"))
+        SHORT.train(CheckpointSettings(existing, if_exists="resume"))
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -453,9 +455,9 @@ def test_fit_diverged_leaves_checkpoints_of_finite_values(tmp_path):
     settings = CheckpointSettings(tmp_path / "c", every=1e-9)
     with abandoned(settings) as folder, pytest.raises(Diverged):
         Case(loss="bpr", fit={"lr": 1e30}).train(folder)
-    there = sorted((tmp_path / "c").glob("*/tensors.safetensors"))
-    assert there
-    for path in there:
+    paths = sorted((tmp_path / "c").glob("*/tensors.safetensors"))
+    assert paths
+    for path in paths:
         assert all(np.isfinite(array).all() for array in load_file(path).values())
 
 
@@ -478,7 +480,7 @@ def test_save_on_a_full_disk_does_not_stop_training(tmp_path, log_messages):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with abandoned(CheckpointSettings(tmp_path / "c", every=1e-9)) as folder:
         SHORT.train(folder)
-        there = sorted(path.name for path in (tmp_path / "c").iterdir())
+        names = sorted(path.name for path in (tmp_path / "c").iterdir())
     settings = CheckpointSettings(tmp_path / "c", every=1e-9, if_exists="resume")
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
@@ -493,7 +495,7 @@ def test_save_on_a_full_disk_does_not_stop_training(tmp_path, log_messages):
     assert "File too large" in log_messages[0]
     assert "training continues, there is none so far" in log_messages[0]
     assert not (tmp_path / "d").exists()
-    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == there  # nothing half-written
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == names  # nothing temporary
 
 
 def test_open_checkpoints_folder_that_cannot_be_created_does_not_stop_training(

@@ -142,11 +142,11 @@ def hparams(read: EventAccumulator, tag: str) -> HParamsPluginData:
 def test_tensorboard_tracker_records_hyperparameters_with_their_types(tmp_path):
     with tracking({"tensorboard": str(tmp_path)}, {**PARAMS, "layers": None}):
         pass
-    told = hparams(board(tmp_path), "_hparams_/session_start_info").session_start_info.hparams
-    assert told["alpha"].number_value == 0.7
-    assert told["loss"].string_value == "llpauc"
-    assert told["item_bias"].bool_value is True
-    assert set(told) == set(PARAMS)
+    params = hparams(board(tmp_path), "_hparams_/session_start_info").session_start_info.hparams
+    assert params["alpha"].number_value == 0.7
+    assert params["loss"].string_value == "llpauc"
+    assert params["item_bias"].bool_value is True
+    assert set(params) == set(PARAMS)
 
 
 def test_tensorboard_tracker_uses_one_folder_per_run(tmp_path):
@@ -188,8 +188,8 @@ def test_tracking_records_how_the_run_ended(tmp_path, database, history, error, 
     else:
         with pytest.raises(type(error)):
             run()
-    told = last_run(database)
-    assert (told.info.status, told.data.tags["stopped"]) == (status, stopped)
+    run_info = last_run(database)
+    assert (run_info.info.status, run_info.data.tags["stopped"]) == (status, stopped)
     read = board(tmp_path)
     assert make_ndarray(read.Tensors(STOPPED)[0].tensor_proto).item().decode() == stopped
     end = hparams(read, "_hparams_/session_end_info").session_end_info
@@ -204,13 +204,13 @@ def test_tracking_records_how_the_run_ended(tmp_path, database, history, error, 
 def test_check_trackers_refuses_a_tracker_that_is_not_installed(events, capsys, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)  # import and find_spec take it for missing
     assert main(["train", str(events), f"--{name}", "place"]) == 2
-    told = capsys.readouterr().err
-    assert told == f"llpauc: error: {name} is not installed; pip install 'llpauc[{name}]'\n"
+    stderr = capsys.readouterr().err
+    assert stderr == f"llpauc: error: {name} is not installed; pip install 'llpauc[{name}]'\n"
     assert [path.name for path in Path().iterdir()] == ["events.csv"]
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "said"),
+    ("name", "place", "message"),
     [
         ("tensorboard", "events.csv", "events.csv is no folder"),
         ("tensorboard", "", "tensorboard is given an empty place"),
@@ -224,17 +224,17 @@ def test_check_trackers_refuses_a_tracker_that_is_not_installed(events, capsys, 
     ],
 )
 def test_train_refuses_an_unusable_tracking_place_before_training(
-    events, capsys, monkeypatch, name, place, said
+    events, capsys, monkeypatch, name, place, message
 ):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     assert main(["train", str(events), "--epochs", "1", "--out", "run", f"--{name}", place]) == 2
-    told = capsys.readouterr()
-    last = told.err.splitlines()[-1]
+    stderr = capsys.readouterr().err
+    last = stderr.splitlines()[-1]
     assert last.startswith("llpauc: error: ")
-    assert said in last
-    assert "secret" not in told.err
-    assert "epoch " not in told.err
-    assert "Traceback" not in told.err
+    assert message in last
+    assert "secret" not in stderr
+    assert "epoch " not in stderr
+    assert "Traceback" not in stderr
     assert [path.name for path in Path().iterdir()] == ["events.csv"]
 
 
@@ -335,7 +335,7 @@ class Breaking:
 
 
 @pytest.mark.parametrize(
-    ("where", "calls", "said"),
+    ("where", "calls", "message"),
     [
         (
             "epoch",
@@ -350,7 +350,7 @@ class Breaking:
     ],
 )
 def test_train_prints_one_message_for_a_tracker_that_fails(
-    events, capsys, monkeypatch, where, calls, said
+    events, capsys, monkeypatch, where, calls, message
 ):
     monkeypatch.setitem(TRACKERS, "mlflow", lambda place, params, name: Breaking(where, place))
     words = ["--epochs", "2", "--out", "run", "--mlflow", "calls.txt"]
@@ -358,7 +358,7 @@ def test_train_prints_one_message_for_a_tracker_that_fails(
     assert Path("calls.txt").read_text().splitlines() == calls
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "server gone" in line]
     assert line.startswith("mlflow failed: server gone; ")
-    assert said in line
+    assert message in line
     assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 2
 
 

@@ -228,7 +228,7 @@ def write_recommendations(
         fitted: the model.
         path: its suffix is the format, see `LIST_FORMATS`.
         request: what lists may hold, and the memory.
-        users: all users of the model unless given.
+        users: all users of the model by default.
         ranker: ranks a block instead of the exact ranking.
         tag: last field of a TREC run, the name of the method.
         progress: called with the number of users done since the last call.

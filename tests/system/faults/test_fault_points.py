@@ -56,8 +56,8 @@ def test_train_killed_at_every_fault_point_resumes_to_the_same_bits(
         assert process.returncode == -signal.SIGKILL, point
         assert not out.exists()
         with start([*arguments, "--resume"]) as process:
-            said = process.communicate()[1]
-        assert process.returncode == 0, said
+            stderr = process.communicate()[1]
+        assert process.returncode == 0, stderr
         assert fingerprint(out) == made[training], point
     assert sorted(os.listdir(tmp_path)) == [f"run{place}" for place in range(len(POINTS))]
     print(f"{training}: {len(POINTS)} kills, {len(POINTS)} times the same bits")
@@ -80,18 +80,18 @@ def test_train_signals_at_random_moments_resume_to_the_same_bits(number, code, t
                 time.sleep(rng.uniform(0, 0.1))
                 process.send_signal(number)
                 before, begun = cpu_seconds(process), time.monotonic()
-                said = process.stderr.read()
+                stderr = process.stderr.read()
                 used = cpu_seconds(process, over=True) - before
             if process.returncode == 0:  # it ended before
                 break
-            assert process.returncode in (code, -signal.SIGTERM), said
-            assert "Traceback" not in said
-            interrupted += "to continue" in said
+            assert process.returncode in (code, -signal.SIGTERM), stderr
+            assert "Traceback" not in stderr
+            interrupted += "to continue" in stderr
             worst = [max(worst[0], used), max(worst[1], time.monotonic() - begun)]
         else:
             with start(arguments) as process:
-                said = process.communicate()[1]
-            assert process.returncode == 0, said
+                stderr = process.communicate()[1]
+            assert process.returncode == 0, stderr
         assert fingerprint(out) == fingerprint(whole)
         shutil.rmtree(out)
         shutil.rmtree(whole)

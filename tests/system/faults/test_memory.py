@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from llpauc.recommend import Recommender
-from tests.recommend.test_lists import made_up
+from tests.recommend.test_lists import make_fitted
 
 USERS, ITEMS = 1_000_000, 200_000
 RANKED = int(os.environ.get("LLPAUC_FAULT_USERS", "2000"))
@@ -39,7 +39,7 @@ def made(tmp_path_factory) -> Path:
     """A run, and a split of as many users and items."""
     folder = tmp_path_factory.mktemp("million")
     recommender = Recommender("mf")
-    recommender.fitted = made_up(USERS, ITEMS, seen=5)
+    recommender.fitted = make_fitted(USERS, ITEMS, seen=5)
     recommender.fitted_params = recommender.get_params()
     recommender.save(folder / "run")
     rng = np.random.default_rng(1)
@@ -47,16 +47,16 @@ def made(tmp_path_factory) -> Path:
     items[:ITEMS] = np.arange(ITEMS)  # all of them are there
     parts = {"train": (users, items), "test": (np.arange(RANKED), rng.integers(0, ITEMS, RANKED))}
     (folder / "data").mkdir()
-    for name, (people, things) in parts.items():
-        ids = pa.array([f"i{row}" for row in things.tolist()])
-        table = pa.table({"user": people + 7, "item": ids})
+    for name, (user_indices, item_indices) in parts.items():
+        ids = pa.array([f"i{row}" for row in item_indices.tolist()])
+        table = pa.table({"user": user_indices + 7, "item": ids})
         pq.write_table(table, folder / "data" / f"{name}.parquet")
     (folder / "users.txt").write_text("\n".join(str(user + 7) for user in range(RANKED)))
     return folder
 
 
 def limited(megabytes: int, *words: object) -> tuple[int, str, int]:
-    """The exit code, what was said, and the peak of resident memory in MB."""
+    """The exit code, what was stderr, and the peak of resident memory in MB."""
     process = subprocess.Popen(
         ["prlimit", f"--as={megabytes * MB}", sys.executable, "-m", "llpauc", *map(str, words)],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -65,8 +65,8 @@ def limited(megabytes: int, *words: object) -> tuple[int, str, int]:
     while process.poll() is None:
         with suppress(OSError, StopIteration):
             lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-            own = next(line for line in lines if line.startswith("VmHWM"))
-            peak = max(peak, int(own.split()[1]) // 1024)
+            peak_line = next(line for line in lines if line.startswith("VmHWM"))
+            peak = max(peak, int(peak_line.split()[1]) // 1024)
         if time.monotonic() - begun > PATIENCE:
             process.kill()
         time.sleep(0.05)
@@ -86,12 +86,12 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_within_the_bound_there_is_a_result(command, made, tmp_path):
+def test_commands_within_the_memory_bound_give_a_result(command, made, tmp_path):
     begun = time.monotonic()
-    code, said, peak = limited(ENOUGH_MB, *COMMANDS[command](made, tmp_path))
+    code, stderr, peak = limited(ENOUGH_MB, *COMMANDS[command](made, tmp_path))
     print(f"{command}, {RANKED:,} of {USERS:,} users x {ITEMS:,} items under {ENOUGH_MB} MB of "
           f"addresses: peak {peak:,} MB resident, {time.monotonic() - begun:.0f} s")  # fmt: skip
-    assert code == 0, said
+    assert code == 0, stderr
     (file,) = tmp_path.iterdir()
     table = pq.read_table(file)
     models = 2 if command == "evaluate" else 20  # items a list
@@ -101,34 +101,36 @@ def test_within_the_bound_there_is_a_result(command, made, tmp_path):
 
 @pytest.mark.parametrize("megabytes", [700, 1000, 1300, 1600, 2000, 2400])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_below_it_a_result_or_one_line_that_names_bytes(command, megabytes, made, tmp_path):
-    code, said, peak = limited(megabytes, *COMMANDS[command](made, tmp_path))
-    last = said.splitlines()[-1] if said else ""
+def test_commands_below_the_memory_bound_give_a_result_or_name_the_bytes(
+    command, megabytes, made, tmp_path
+):
+    code, stderr, peak = limited(megabytes, *COMMANDS[command](made, tmp_path))
+    last = stderr.splitlines()[-1] if stderr else ""
     print(f"{command} under {megabytes} MB of addresses: exit {code}, peak {peak:,} MB, {last}")
-    assert "Traceback" not in said
+    assert "Traceback" not in stderr
     if code:
-        assert code in (1, 2), said
+        assert code in (1, 2), stderr
         assert last.startswith("llpauc: error: ")
         assert BYTES.search(last), last
         assert list(tmp_path.iterdir()) == []
 
 
-def test_training_under_a_cap_too_small_is_one_line(made, tmp_path):
+def test_train_under_a_small_memory_limit_is_a_one_line_error(made, tmp_path):
     """Tables, moments and the best weights of a million users in 64 dimensions are over a GB."""
     for megabytes in (1500, 2500):
         words = ["train", made / "data", "--out", tmp_path / "run", "--epochs", "1",
                  "--dimensions", "64", "--metrics", "recall@20"]  # fmt: skip
-        code, said, peak = limited(megabytes, *words)
-        last = said.splitlines()[-1] if said else ""
+        code, stderr, peak = limited(megabytes, *words)
+        last = stderr.splitlines()[-1] if stderr else ""
         print(f"train under {megabytes} MB of addresses: exit {code}, peak {peak:,} MB, {last}")
-        assert code in (1, 2), said
-        assert "Traceback" not in said
+        assert code in (1, 2), stderr
+        assert "Traceback" not in stderr
         assert last.startswith("llpauc: error: ")
         assert BYTES.search(last), last
         assert list(tmp_path.iterdir()) == []
 
 
-def test_the_limit_is_what_is_tested():
+def test_prlimit_is_effective():
     """Under a limit that no Python can start with, nothing starts: the limit does bind."""
     assert limited(20, "--version")[0] != 0
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
