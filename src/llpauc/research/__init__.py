@@ -1,1 +1,1 @@
-"""Studies: the simulation, and the paper reproduced."""
+"""The studies: the simulation, the paper's tables and figures, the leaderboard, the noise study."""

@@ -1,1 +1,0 @@
-"""The paper reproduced: its data sets, its printed figures, its tables and figures made again."""

@@ -1,0 +1,312 @@
+"""Compiled loops of the simulation: draw a ranking, measure it, sum up the moments.
+
+For every metric here, a ranking of n+ positives and n- negatives is the set of places that hold a
+positive. Only these places are drawn. `above[i]`, the number of negatives above the i-th best
+positive, is its place minus i. With prefix sums of `above` each cell of the (alpha, beta) grid
+costs a few operations.
+
+Every draw is a function of (seed, ranking), so the number of threads does not change the result.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from llpauc.metrics.pair_counts import sort_descending
+from llpauc.training.samplers import GOLDEN, mix
+
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+_ONE, _ZERO, _ALL_BITS = np.uint64(1), np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
+# A de Bruijn sequence: multiplied by a power of two, its six upper bits identify the power.
+_DE_BRUIJN = 0x03F79D71B4CB0A89
+_BIT_OF = np.empty(64, np.int64)
+for _bit in range(64):
+    _BIT_OF[((_DE_BRUIJN << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
+_SEQUENCE = np.uint64(_DE_BRUIJN)
+_SMALL_MEAN = 10.0  # below this mean of a binomial, inversion is faster than rejection
+
+
+@njit(inline="always")
+def _uniform(state: Any) -> Any:
+    """The next number of the generator, in the open interval (0, 1)."""
+    state[0] += GOLDEN
+    return (np.float64(mix(state[0]) >> np.uint64(11)) + 0.5) * 2.0**-53
+
+
+@njit(cache=True)
+def draw_uniform(state: Any, n_neg: int, bitmap: Any, above: Any) -> None:
+    """Draw a ranking, every set of len(above) places equally likely.
+
+    Distinct places are marked in a bitmap, which is then read in order. Where positives are the
+    majority, the places of the negatives are drawn instead.
+
+    Args:
+        state: (1,) uint64, the generator.
+        n_neg: number of negatives.
+        bitmap: scratch, uint64, one bit per place.
+        above: output, negatives above each positive, best positive first.
+    """
+    n_pos = len(above)
+    n = n_pos + n_neg
+    flipped = n_pos > n_neg
+    remaining = min(n_pos, n_neg)
+    # Lemire's method for an unbiased number below n: products whose lower half is below
+    # 2^32 mod n are rejected.
+    bound = np.uint64(n)
+    biased = (_LOW_HALF + _ONE) % bound
+    bitmap[:] = _ZERO
+    position = state[0]
+    while remaining > 0:
+        position += GOLDEN
+        number = mix(position)
+        for half in (number >> np.uint64(32), number & _LOW_HALF):
+            product = half * bound
+            if remaining == 0 or (product & _LOW_HALF) < biased:
+                continue
+            place = product >> np.uint64(32)
+            word, bit = place >> np.uint64(6), _ONE << (place & np.uint64(63))
+            is_new = (bitmap[word] & bit) == _ZERO
+            bitmap[word] |= bit
+            remaining -= is_new
+    state[0] = position
+    # Read the set bits in order.
+    count = 0
+    for word in range(len(bitmap)):
+        bits = bitmap[word]
+        if flipped:
+            bits = bits ^ _ALL_BITS
+            if word == len(bitmap) - 1 and n % 64 != 0:
+                bits &= (_ONE << np.uint64(n % 64)) - _ONE
+        while bits != _ZERO:
+            lowest = bits & (~bits + _ONE)
+            place = 64 * word + _BIT_OF[(lowest * _SEQUENCE) >> np.uint64(58)]
+            above[count] = place - count
+            count += 1
+            bits ^= lowest
+
+
+@njit(cache=True)
+def draw_normal_scores(state: Any, n_neg: int, shift: float, tails: Any, above: Any) -> None:
+    """Draw the ranking of a scorer: negatives score N(0, 1), positives N(shift, 1), independent.
+
+    No negative is drawn. A positive with score s has each negative above it with probability
+    P(N > s); between two neighbouring positives lies a binomial number of the remaining negatives.
+
+    Args:
+        state: (1,) uint64, the generator.
+        n_neg: number of negatives.
+        shift: mean score of the positives; 0 gives the uniform distribution.
+        tails: scratch, float64, one per positive.
+        above: output, negatives above each positive, best positive first.
+    """
+    # Normal scores by Box and Muller, as the tail probability of the negatives above them.
+    for i in range(0, len(tails), 2):
+        radius = math.sqrt(-2.0 * math.log(_uniform(state)))
+        angle = 2.0 * math.pi * _uniform(state)
+        tails[i] = _normal_tail(shift + radius * math.cos(angle))
+        if i + 1 < len(tails):
+            tails[i + 1] = _normal_tail(shift + radius * math.sin(angle))
+    sort_descending(tails)
+    count, previous = 0, 0.0
+    for i in range(len(tails)):  # the smallest tail first: the best positive
+        tail = tails[len(tails) - 1 - i]
+        below = 1.0 - previous
+        probability = min(1.0, (tail - previous) / below) if below > 0.0 else 0.0
+        count += draw_binomial(state, n_neg - count, probability)
+        previous = tail
+        above[i] = count
+
+
+@njit(cache=True)
+def _normal_tail(score: float) -> float:
+    """P(N(0, 1) > score)."""
+    return 0.5 * math.erfc(score / math.sqrt(2.0))
+
+
+@njit(cache=True)
+def draw_binomial(state: Any, n: int, p: float) -> int:
+    """Number of successes of n trials, each with probability p; exact.
+
+    Reference for large means: Hörmann, The generation of binomial random variates, 1993 (BTRS).
+    """
+    if n == 0 or p <= 0.0:
+        return 0
+    flipped = p > 0.5
+    if flipped:
+        p = 1.0 - p
+    if p == 0.0:
+        count = 0
+    elif n * p < _SMALL_MEAN:
+        count = _binomial_by_inversion(state, n, p)
+    else:
+        count = _binomial_by_rejection(state, n, p)
+    return n - count if flipped else count
+
+
+@njit(cache=True)
+def _binomial_by_inversion(state: Any, n: int, p: float) -> int:
+    odds = p / (1.0 - p)
+    probability = math.exp(n * math.log1p(-p))
+    remaining = _uniform(state)
+    count = 0
+    while remaining > probability and count < n:
+        remaining -= probability
+        count += 1
+        probability *= odds * (n - count + 1) / count
+    return count
+
+
+@njit(cache=True)
+def _binomial_by_rejection(state: Any, n: int, p: float) -> int:
+    deviation = math.sqrt(n * p * (1.0 - p))
+    b = 1.15 + 2.53 * deviation
+    a = -0.0873 + 0.0248 * b + 0.01 * p
+    center = n * p + 0.5
+    accepted = 0.92 - 4.2 / b
+    alpha = (2.83 + 5.1 / b) * deviation
+    mode = math.floor((n + 1) * p)
+    while True:
+        u, v = _uniform(state) - 0.5, _uniform(state)
+        edge = 0.5 - abs(u)
+        count = math.floor((2.0 * a / edge + b) * u + center)
+        if edge >= 0.07 and v <= accepted:
+            return int(count)
+        if count < 0 or count > n:
+            continue
+        log_ratio = (
+            math.lgamma(mode + 1.0)
+            + math.lgamma(n - mode + 1.0)
+            - math.lgamma(count + 1.0)
+            - math.lgamma(n - count + 1.0)
+            + (count - mode) * math.log(p / (1.0 - p))
+        )
+        if math.log(v * alpha / (a / (edge * edge) + b)) <= log_ratio:
+            return int(count)
+
+
+@njit(cache=True)
+def _measure(above: Any, prefix: Any, k_pos: Any, k_neg: Any, ks: Any, gain: Any, out: Any) -> None:
+    """The metrics of one ranking: LLPAUC areas, two-way areas, hits@k, DCG@k.
+
+    Args:
+        above: negatives above each positive, best positive first.
+        prefix: scratch, (n+ + 1,) int64, prefix sums of `above`.
+        k_pos, k_neg: the grid, as numbers of items; the areas are stored k_neg by k_neg.
+        ks: list lengths, ascending.
+        gain: (largest k,) what a hit at each rank adds to DCG.
+        out: output, (2 * grid + 2 * ks,): ordered pairs, ordered pairs, hits@k, DCG@k.
+    """
+    n_pos, n_cells = len(above), len(k_pos) * len(k_neg)
+    prefix[0] = 0
+    for i in range(n_pos):
+        prefix[i + 1] = prefix[i] + above[i]
+    for b in range(len(k_neg)):
+        reach = np.searchsorted(above, k_neg[b])  # positives above at least one of the k- negatives
+        for a in range(len(k_pos)):
+            cell = b * len(k_pos) + a
+            best = min(k_pos[a], reach)
+            out[cell] = k_neg[b] * best - prefix[best]
+            first = min(n_pos - k_pos[a], reach)
+            out[n_cells + cell] = k_neg[b] * (reach - first) - (prefix[reach] - prefix[first])
+    hits, dcg = 0, 0.0
+    for i in range(len(ks)):
+        while hits < n_pos and above[hits] + hits < ks[i]:
+            dcg += gain[above[hits] + hits]
+            hits += 1
+        out[2 * n_cells + i] = hits
+        out[2 * n_cells + len(ks) + i] = dcg
+
+
+@njit(cache=True)
+def _scratch(n_pos: int, n_neg: int) -> Any:
+    """Generator state, bitmap and tails for `_draw`."""
+    return (
+        np.empty(1, np.uint64),
+        np.empty((n_pos + n_neg + 63) // 64, np.uint64),
+        np.empty(n_pos, np.float64),
+    )
+
+
+@njit(cache=True)
+def _draw(seed: Any, ranking: Any, n_neg: int, shift: float, scratch: Any, above: Any) -> None:
+    """Draw one ranking; its random numbers depend on the seed and its number only."""
+    state, bitmap, tails = scratch
+    state[0] = mix(mix(seed + GOLDEN) + np.uint64(ranking + 1) * GOLDEN)
+    if shift == 0.0:
+        draw_uniform(state, n_neg, bitmap, above)
+    else:
+        draw_normal_scores(state, n_neg, shift, tails, above)
+
+
+@njit(parallel=True, nogil=True, cache=True)
+def add_moments(
+    seed: Any,
+    rankings: int,
+    n_pos: int,
+    n_neg: int,
+    shift: float,
+    grid: Any,
+    center: Any,
+    sums: Any,
+    squares: Any,
+    products: Any,
+) -> None:
+    """Sums, squares and products of all metrics' deviations from `center`, block by block.
+
+    The rankings of a block depend on the number of blocks only, so that adding the blocks in order
+    gives the same bits with any number of threads.
+
+    Args:
+        grid: (k_pos, k_neg, ks, gain), see `_measure`.
+        center: (M,) values near the means, to avoid cancellation.
+        sums, squares: output, (blocks, M), initially zero.
+        products: output, (blocks, targets, areas), initially zero.
+    """
+    k_pos, k_neg, ks, gain = grid
+    blocks, targets, areas = products.shape
+    for block in prange(blocks):
+        scratch = _scratch(n_pos, n_neg)
+        above, prefix = np.empty(n_pos, np.int64), np.empty(n_pos + 1, np.int64)
+        values = np.empty(areas + targets, np.float64)
+        block_products = products[block]
+        for ranking in range(block * rankings // blocks, (block + 1) * rankings // blocks):
+            _draw(seed, ranking, n_neg, shift, scratch, above)
+            _measure(above, prefix, k_pos, k_neg, ks, gain, values)
+            for i in range(areas + targets):
+                values[i] -= center[i]
+                sums[block, i] += values[i]
+                squares[block, i] += values[i] * values[i]
+            for target in range(targets):
+                deviation = values[areas + target]
+                for i in range(areas):
+                    block_products[target, i] += deviation * values[i]
+
+
+@njit(parallel=True, nogil=True, cache=True)
+def measure_each(
+    seed: Any, n_pos: int, n_neg: int, shift: float, grid: Any, columns: Any, out: Any
+) -> None:
+    """The metrics in `columns` (indices into the output of `_measure`) of the first rankings."""
+    k_pos, k_neg, ks, gain = grid
+    blocks = min(32, len(out))
+    for block in prange(blocks):
+        scratch = _scratch(n_pos, n_neg)
+        above, prefix = np.empty(n_pos, np.int64), np.empty(n_pos + 1, np.int64)
+        values = np.empty(2 * len(k_pos) * len(k_neg) + 2 * len(ks), np.float64)
+        for ranking in range(block * len(out) // blocks, (block + 1) * len(out) // blocks):
+            _draw(seed, ranking, n_neg, shift, scratch, above)
+            _measure(above, prefix, k_pos, k_neg, ks, gain, values)
+            for i in range(len(columns)):
+                out[ranking, i] = values[columns[i]]
+
+
+@njit(parallel=True, nogil=True, cache=True)
+def draw_each(seed: Any, n_neg: int, shift: float, out: Any) -> None:
+    """(rankings, n+) negatives above each positive, best positive first."""
+    for ranking in prange(len(out)):
+        scratch = _scratch(out.shape[1], n_neg)
+        _draw(seed, ranking, n_neg, shift, scratch, out[ranking])
