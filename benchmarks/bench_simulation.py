@@ -1,8 +1,8 @@
-"""The paper's Monte-Carlo study against the naive way: permute and sort every list of 51,000.
+"""The paper's Monte-Carlo study against the naive method: permute and sort lists of 51,000 items.
 
-The rival draws a score for each item, sorts, and reads the same metrics off the sorted list with
-NumPy (a cumulative sum for each beta serves every alpha), for a small share of the rankings.
-Seconds a ranking are compared. Both measure one ranking alike; this is checked.
+The rival draws a score for each item, sorts, and computes the same metrics from the sorted list with
+NumPy (one cumulative sum per beta serves every alpha), for a small fraction of the rankings. The
+seconds per ranking are compared. A check confirms that both give the same metrics.
 """
 
 from __future__ import annotations
@@ -14,37 +14,43 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timing import interleaved
-from llpauc.research.simulation.simulate import Design, negatives_above, simulate, values, warm_up
+from llpauc.research.simulation import (
+    Design,
+    metric_values,
+    negatives_above,
+    simulate,
+    warm_up,
+)
 
 GOAL = 100.0
 
 
 def measure_labels(labels: np.ndarray, design: Design) -> np.ndarray:
-    """All metrics of one ranking, 1 and 0 from the top down, in `Design.column`'s order."""
-    place = np.flatnonzero(labels)
-    above = place - np.arange(design.positives)
+    """All metrics of one ranking, given as relevance from the top down, ordered as `Design.column`."""
+    ranks = np.flatnonzero(labels)
+    above = ranks - np.arange(design.positives)
     lower, two_way = [], []
     for k_neg in design.k_neg:
-        until = np.concatenate(([0], np.cumsum(np.maximum(0, k_neg - above))))
-        lower.append(until[design.k_pos])
-        two_way.append(until[-1] - until[design.positives - design.k_pos])
-    hits = [np.count_nonzero(place < k) for k in design.ks]
-    dcg = [design.gain[place[place < k]].sum() for k in design.ks]
+        prefix = np.concatenate(([0], np.cumsum(np.maximum(0, k_neg - above))))
+        lower.append(prefix[design.k_pos])
+        two_way.append(prefix[-1] - prefix[design.positives - design.k_pos])
+    hits = [np.count_nonzero(ranks < k) for k in design.ks]
+    dcg = [design.gain[ranks[ranks < k]].sum() for k in design.ks]
     return np.concatenate((*lower, *two_way, hits, dcg)) * design.scale
 
 
 def naive(design: Design, rng: np.random.Generator, rankings: int) -> None:
-    """The rival's work for each ranking; the correlation at the end is a gift to it."""
-    relevant = np.arange(design.places) < design.positives
+    """The rival's work per ranking; it is spared the correlation at the end."""
+    relevant = np.arange(design.n_items) < design.positives
     for _ in range(rankings):
-        measure_labels(relevant[np.argsort(rng.random(design.places))], design)
+        measure_labels(relevant[np.argsort(rng.random(design.n_items))], design)
 
 
 def check(design: Design) -> None:
-    """The two ways give the same numbers for the same rankings."""
-    ours = values(design, 5, np.arange(len(design.scale)))
+    """Both methods give the same metrics for the same rankings."""
+    ours = metric_values(design, 5, np.arange(len(design.scale)))
     for row, above in zip(ours, negatives_above(design, 5), strict=True):
-        labels = np.zeros(design.places, bool)
+        labels = np.zeros(design.n_items, bool)
         labels[above + np.arange(design.positives)] = True
         np.testing.assert_allclose(row, measure_labels(labels, design), atol=1e-12)
 
@@ -74,7 +80,7 @@ def run(quick: bool) -> dict[str, dict[str, Any]]:
             "our microseconds a ranking": ours * 1e6,
             "naive microseconds a ranking": rival * 1e6,
             "rankings": design.rankings,
-            "cells": design.cells,
+            "cells": design.n_cells,
             "K": len(design.ks),
             "first call seconds": first_call,
         }

@@ -96,7 +96,7 @@ def main() -> int:
 def draw(points: list[dict[str, float]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
-    from llpauc.research import plots
+    from llpauc.storage.figure_files import save
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for axis, x, y, labels in (
@@ -114,7 +114,7 @@ def draw(points: list[dict[str, float]], path: Path) -> None:
     axes[0].set_xscale("log")
     axes[1].xaxis.set_major_formatter("{x:,.0f}")
     figure.suptitle("MF + LLPAUC, 64 dimensions, batch 1024, 100 negatives, two cores")
-    plots.save(figure, path)
+    save(figure, path)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llpauc.data import plots
 from llpauc.data.inspection import inspect, top_count
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
-from llpauc.research import plots
+from llpauc.storage import figure_files
 from tests.datasets import random_split
 
 
@@ -189,7 +190,7 @@ def test_an_empty_part_is_no_trouble():
 @pytest.mark.parametrize("title", ["plain", "no formula: $\\foo$ [/b]", "films 🎈 ø"])
 def test_the_picture_is_a_readable_png_whatever_the_title(tmp_path, title, recwarn):
     path = tmp_path / "deep" / "tail.png"
-    assert plots.save(plots.long_tail(inspect(random_split(1)), title), path) == path
+    assert figure_files.save(plots.long_tail(inspect(random_split(1)), title), path) == path
     pixels = matplotlib.image.imread(path)
     height, width = pixels.shape[:2]
     assert width > height > 400
@@ -208,10 +209,10 @@ def test_the_picture_says_what_the_table_says():
     plt.close(figure)
 
 
-@pytest.mark.parametrize("kind", plots.KINDS)
+@pytest.mark.parametrize("kind", figure_files.KINDS)
 def test_every_kind_of_picture_can_be_drawn(tmp_path, kind):
     figure = plots.compare_models({"a": {"all": {"m": 0.5}}}, ["m"], "one model, one metric")
-    path = plots.save(figure, tmp_path / f"picture{kind.upper()}")
+    path = figure_files.save(figure, tmp_path / f"picture{kind.upper()}")
     starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF", ".jpg": b"\xff\xd8",
               ".webp": b"RIFF"}  # fmt: skip
     assert path.read_bytes().startswith(starts[kind])
@@ -221,7 +222,7 @@ def test_every_kind_of_picture_can_be_drawn(tmp_path, kind):
 def test_an_unknown_kind_of_picture_is_refused_and_nothing_written(tmp_path, name):
     figure = plots.compare_models({"a": {"all": {"m": 0.5}}}, ["m"], "title")
     with pytest.raises(InputError, match=r"unknown kind of picture .*; choose one of: \.png"):
-        plots.save(figure, tmp_path / name)
+        figure_files.save(figure, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
     plt.close(figure)
 

@@ -1,4 +1,4 @@
-"""The paper's data sets: generated raw files against plain loops, the real ones by count."""
+"""The data sets: generated raw files against plain loops, the real files by their counts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
-from llpauc.research.paper import datasets
-from llpauc.research.paper.published import SIZES
+from llpauc.research import datasets
+from llpauc.research.published import SIZES
 from tests.datasets import SHARED, random_split, real
 
 Event = tuple[str, str, float, int]  # user, item, stars, second
@@ -23,13 +23,13 @@ START = 1_400_000_000
 
 
 def raw_events(seed: int = 7) -> list[Event]:
-    """A dense middle with repeated reviews, a tail that no 10-core keeps; no two at one time."""
+    """A dense core with repeated reviews, a tail outside every 10-core; all times differ."""
     rng = np.random.default_rng(seed)
     pairs = [(f"A{u:02}X", f"{i:010}") for u, i in rng.integers(0, (70, 55), (2600, 2))]
     pairs += [(f"tail{u}", f"{i:010}") for u, i in rng.integers(0, (60, 55), (560, 2))]
     pairs += [(f"A{u:02}X", f"rare{i}") for u, i in rng.integers(0, (70, 200), (400, 2))]
     stars = rng.choice([1.0, 2.0, 3.0, 4.0, 5.0], len(pairs), p=[0.12, 0.1, 0.13, 0.25, 0.4])
-    stars[[user == "A69X" for user, _ in pairs]] = 1.0  # likes nothing: stands in noise only
+    stars[[user == "A69X" for user, _ in pairs]] = 1.0  # only low ratings: in the noise set only
     seconds = START + 60 * rng.permutation(len(pairs))
     return [
         (user, item, float(rating), int(second))
@@ -41,7 +41,7 @@ def write_yelp(folder: Path, events: list[Event], packed: bool = False) -> None:
     lines = [
         json.dumps({
             "review_id": str(place), "user_id": user, "business_id": item, "stars": stars,
-            "useful": 0, "text": 'said "{x},\ny"\u00f8',
+            "useful": 0, "text": 'quoted "{x},\ny"\u00f8',
             "date": datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%S"),
         })
         for place, (user, item, stars, second) in enumerate(events)
@@ -129,7 +129,7 @@ def family(request, tmp_path):
     return request.param
 
 
-def test_clean_is_what_plain_loops_make_of_the_raw_file(family, tmp_path):
+def test_load_clean_equals_plain_loops_over_the_raw_file(family, tmp_path):
     events = raw_events()
     assert 1000 < len(naive_core(events, 10)) < len(events) - 400
     expected = naive_clean(events)
@@ -137,7 +137,7 @@ def test_clean_is_what_plain_loops_make_of_the_raw_file(family, tmp_path):
     assert parts_of(datasets.load(f"{family}-clean", tmp_path)) == expected
 
 
-def test_noise_has_the_same_test_and_sizes_and_noisy_events_elsewhere(family, tmp_path):
+def test_load_noise_has_same_test_part_and_noisy_events_in_other_parts(family, tmp_path):
     clean = parts_of(datasets.load(f"{family}-clean", tmp_path))
     split = datasets.load(f"{family}-noise", tmp_path)
     noise = parts_of(split)
@@ -156,7 +156,7 @@ def test_noise_has_the_same_test_and_sizes_and_noisy_events_elsewhere(family, tm
     assert "A69X" not in list(datasets.load(f"{family}-clean", tmp_path).user_ids)
 
 
-def test_noise_is_drawn_at_the_rate_it_has_in_the_raw_file(family, tmp_path):
+def test_load_noise_fraction_equals_that_of_the_raw_file(family, tmp_path):
     """Clean and noisy events of the training period are kept at one rate, within chance."""
     clean = parts_of(datasets.load(f"{family}-clean", tmp_path))
     noise = parts_of(datasets.load(f"{family}-noise", tmp_path))
@@ -173,11 +173,11 @@ def test_noise_is_drawn_at_the_rate_it_has_in_the_raw_file(family, tmp_path):
     assert abs(kept - mean) < 5 * spread
 
 
-def test_the_order_of_the_rows_does_not_matter(family, tmp_path):
+def test_load_does_not_depend_on_row_order(family, tmp_path):
     other = tmp_path / "other"
     events = raw_events()
     WRITERS[family](
-        other, [events[row] for row in np.random.default_rng(1).permutation(len(events))]
+        other, [events[index] for index in np.random.default_rng(1).permutation(len(events))]
     )
     for name in (f"{family}-clean", f"{family}-noise"):
         first = parts_of(datasets.load(name, tmp_path))
@@ -187,11 +187,11 @@ def test_the_order_of_the_rows_does_not_matter(family, tmp_path):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("variant", datasets.VARIANTS)
-def test_ratings_and_reviews_of_amazon_give_one_split(tmp_path, variant, packed):
+def test_load_amazon_ratings_and_reviews_give_the_same_split(tmp_path, variant, packed):
     name = f"amazon-book-{variant}"
     write_amazon_ratings(tmp_path / "ratings", raw_events())
     write_amazon_reviews(tmp_path / "reviews", raw_events(), packed)
-    # What McAuley hands out as the 5-core, so far as it matters here.
+    # A 5-core, as the publisher of the reviews provides it.
     write_amazon_reviews(
         tmp_path / "five", naive_core(raw_events(), 5), packed, "reviews_Books_5.json"
     )
@@ -200,7 +200,7 @@ def test_ratings_and_reviews_of_amazon_give_one_split(tmp_path, variant, packed)
     assert parts_of(datasets.load(name, tmp_path / "five")) == expected
 
 
-def test_the_notes_tell_the_way(family, tmp_path):
+def test_load_notes_count_core_and_noisy_events(family, tmp_path):
     notes = " | ".join(datasets.load(f"{family}-noise", tmp_path).notes)
     core = naive_core(raw_events(), 10)
     assert f"10-core of all events: {len(core)} of {len(raw_events())} left" in notes
@@ -208,7 +208,7 @@ def test_the_notes_tell_the_way(family, tmp_path):
     assert f"rating below 3: {noisy} of {len(core)} events" in notes
 
 
-def test_available_are_those_whose_files_are_there(tmp_path):
+def test_available_lists_data_sets_with_all_files(tmp_path):
     assert datasets.available(tmp_path) == ()
     assert datasets.available(tmp_path / "nowhere") == ()
     write_yelp(tmp_path, raw_events(), packed=True)
@@ -235,68 +235,68 @@ def write_inter(folder: Path, name: str, part: str, pairs: list[tuple[str, str]]
         ("amazon-book-noise", "ratings_Books.csv", "jmcauley.ucsd.edu/data/amazon"),
     ],
 )
-def test_a_missing_set_names_file_place_and_what_is_ready(tmp_path, name, file, place):
+def test_load_missing_files_message_names_file_and_source(tmp_path, name, file, place):
     with pytest.raises(InputError) as nothing:
         datasets.load(name, tmp_path)
-    ready = "amazon-book" if name.startswith("yelp") else "yelp"
-    WRITERS[ready](tmp_path, raw_events()[:5])
+    other = "amazon-book" if name.startswith("yelp") else "yelp"
+    WRITERS[other](tmp_path, raw_events()[:5])
     with pytest.raises(InputError) as something:
         datasets.load(name, tmp_path)
     for error in (nothing, something):
-        said = str(error.value)
-        assert "\n" not in said
+        message = str(error.value)
+        assert "\n" not in message
         for word in (name, file, place, str(tmp_path)):
-            assert word in said
+            assert word in message
     assert "no other data set" in str(nothing.value)
-    assert f"ready now: {ready}-clean, {ready}-noise" in str(something.value)
+    assert f"available: {other}-clean, {other}-noise" in str(something.value)
 
 
-def test_an_unknown_name_is_told_the_names(tmp_path):
+def test_load_unknown_name_lists_the_names(tmp_path):
     with pytest.raises(InputError, match="yelp-noise"):
         datasets.load("yelp", tmp_path)
 
 
-def test_facts_of_a_dirty_split_by_hand():
+def test_statistics_equal_counts_by_loops():
     """Duplicates, leaks, cold users and items, counted by loops over the pairs."""
     split = random_split(3)
     pairs = {
         name: list(zip(part.users.tolist(), part.items.tolist(), strict=True))
         for name, part in split.parts.items()
     }
-    facts = datasets.facts(split)
-    assert facts.interactions == sum(map(len, pairs.values()))
-    assert facts.sparsity == 1 - facts.interactions / (split.n_users * split.n_items)
-    assert facts.duplicates == {
+    counts = datasets.statistics(split)
+    assert counts["interactions"] == sum(map(len, pairs.values()))
+    assert counts["sparsity"] == 1 - counts["interactions"] / (split.n_users * split.n_items)
+    assert counts["duplicates"] == {
         name: sum(count - 1 for count in Counter(some).values()) for name, some in pairs.items()
     }
-    assert facts.in_train == len(set(pairs["test"]) & set(pairs["train"])) > 0
-    assert facts.in_valid == len(set(pairs["test"]) & set(pairs["valid"])) > 0
+    assert counts["test pairs also in train"] == len(set(pairs["test"]) & set(pairs["train"])) > 0
+    assert counts["also in valid"] == len(set(pairs["test"]) & set(pairs["valid"])) > 0
     testers = {user for user, _ in pairs["test"]}
     cold = testers - {user for user, _ in pairs["train"]}
-    assert facts.test_users == len(testers)
-    assert facts.cold_test_users == len(cold) / len(testers) > 0
+    assert counts["test users"] == len(testers)
+    assert counts["cold test users"] == len(cold) / len(testers) > 0
 
 
-def test_facts_need_a_test_part():
+def test_statistics_without_test_part_raises():
     with pytest.raises(InputError, match="test part"):
-        datasets.facts(Split(Interactions.of(["a"], ["x"])))
+        datasets.statistics(Split(Interactions.of(["a"], ["x"])))
 
 
 @pytest.mark.parametrize(("variant", "leaks"), [("clean", 89), ("noise", 79)])
-def test_adressa_has_the_printed_sizes_but_for_the_padding_rows(variant, leaks):
+def test_statistics_of_adressa_equal_published_sizes_without_padding(variant, leaks):
     real(f"adressa_{variant}")
     name = f"adressa-{variant}"
-    facts = datasets.facts(datasets.load(name, SHARED))
+    counts = datasets.statistics(datasets.load(name, SHARED))
     printed = SIZES[name]
-    assert (facts.users + 1, facts.items + 1) == (printed.users, printed.items)
-    assert facts.interactions == printed.interactions
-    assert abs(facts.sparsity - printed.sparsity) < 1e-4  # 99.896 % is printed as 99.89 %
-    assert facts.duplicates == {"train": 0, "valid": 0, "test": 604}
-    assert facts.in_train == leaks
-    assert 0.60 < facts.cold_test_users < 0.62
+    assert (counts["users"] + 1, counts["items"] + 1) == (printed.users, printed.items)
+    assert counts["interactions"] == printed.interactions
+    assert abs(counts["sparsity"] - printed.sparsity) < 1e-4  # 99.896 % is printed as 99.89 %
+    assert counts["duplicates"] == {"train": 0, "valid": 0, "test": 604}
+    assert counts["test pairs also in train"] == leaks
+    assert 0.60 < counts["cold test users"] < 0.62
 
 
-def test_both_adressas_have_one_test_part():
+def test_load_both_adressa_variants_have_the_same_test_part():
     real("adressa_noise")
     tests = [datasets.load(f"adressa-{variant}", SHARED).test for variant in datasets.VARIANTS]
     first, second = (
@@ -306,17 +306,17 @@ def test_both_adressas_have_one_test_part():
     assert first == second
 
 
-def test_movielens_100k_from_its_ratings():
+def test_load_movielens_100k_equals_counts_of_its_ratings():
     lines = (real("ml-100k") / "u.data").read_text().splitlines()
     rows = [tuple(int(field) for field in line.split("\t")) for line in lines]
     liked = [row for row in rows if row[2] >= 3]
     clean, noise = (datasets.load(f"ml-100k-{variant}", SHARED) for variant in datasets.VARIANTS)
-    facts = datasets.facts(clean)
-    assert facts.interactions == len(liked) == 82_520
-    assert (facts.users, facts.items) == (943, len({row[1] for row in liked}))
+    counts = datasets.statistics(clean)
+    assert counts["interactions"] == len(liked) == 82_520
+    assert (counts["users"], counts["items"]) == (943, len({row[1] for row in liked}))
     tenths = Counter(row[0] for row in liked).values()
     assert len(clean.test) == sum(math.floor(n / 10 + 0.5) for n in tenths)
-    assert facts.cold_test_users == 0
+    assert counts["cold test users"] == 0
     last = defaultdict(int)
     for user, second in zip(clean.train.users, clean.train.timestamps, strict=True):
         last[user] = max(last[user], second)
@@ -329,4 +329,4 @@ def test_movielens_100k_from_its_ratings():
         len(part) for part in clean.parts.values()
     ]
     assert 0.1 < (noise.train.ratings < 3).mean() < 0.2
-    assert datasets.facts(noise).items > facts.items
+    assert datasets.statistics(noise)["items"] > counts["items"]

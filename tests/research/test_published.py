@@ -1,4 +1,4 @@
-"""The paper's figures against the paper: its LaTeX tables are read again and compared."""
+"""The published values against the paper: its LaTeX tables are parsed and compared."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 import pytest
 
 from llpauc.losses import LOSSES
-from llpauc.research.paper.datasets import NAMES
-from llpauc.research.paper.published import PUBLISHED, SIZES, published
+from llpauc.research.datasets import PAPER_DATASETS
+from llpauc.research.published import PUBLISHED, SIZES, published
 from tests.datasets import SHARED
 
 LABELS = {
@@ -29,7 +29,7 @@ METHODS = {
 def paper() -> str:
     path = SHARED.parent / "paper" / "llpauc-www2024.tex.txt"
     if not path.exists():
-        pytest.skip("no text of the paper beside the shared data folder")
+        pytest.skip("the text of the paper is not available")
     return path.read_text(encoding="utf-8")
 
 
@@ -41,7 +41,7 @@ def rows_of(paper: str, label: str) -> list[list[str]]:
 
 
 def column_of(table: str, block: str, head: str) -> tuple[str, str]:
-    """Data set and backbone that a block's name and a column's head stand for."""
+    """Data set and backbone of a block and a column."""
     if table in ("table1", "table2"):
         variant = "clean" if table == "table1" else "noise"
         return f"{FAMILIES[head]}-{variant}", block.lower()
@@ -50,8 +50,8 @@ def column_of(table: str, block: str, head: str) -> tuple[str, str]:
     return f"{FAMILIES[block]}-{head.lower()}", "mf"
 
 
-def printed(paper: str) -> dict[tuple[str, ...], tuple[float, ...]]:
-    figures: dict[tuple[str, ...], tuple[float, ...]] = {}
+def parse_tables(paper: str) -> dict[tuple[str, ...], tuple[float, ...]]:
+    values: dict[tuple[str, ...], tuple[float, ...]] = {}
     for table, label in LABELS.items():
         block, heads = "", []
         for cells in rows_of(paper, label):
@@ -71,17 +71,17 @@ def printed(paper: str) -> dict[tuple[str, ...], tuple[float, ...]]:
                 numbers = tuple(float(number) for number in re.findall(r"\d\.\d+", pair))
                 assert len(numbers) == 4, pair
                 data, backbone = column_of(table, block, head)
-                figures[table, data, backbone, METHODS[method]] = numbers
-    return figures
+                values[table, data, backbone, METHODS[method]] = numbers
+    return values
 
 
-def test_every_figure_is_the_printed_one(paper):
-    read = printed(paper)
-    assert len(read) == 3 * (8 + 7 + 8 + 8) + 2 * (6 + 6) + 2 * (5 + 5)
-    assert {tuple(key): tuple(figure) for key, figure in PUBLISHED.items()} == read
+def test_published_values_equal_the_latex_tables(paper):
+    parsed = parse_tables(paper)
+    assert len(parsed) == 3 * (8 + 7 + 8 + 8) + 2 * (6 + 6) + 2 * (5 + 5)
+    assert {tuple(key): tuple(value) for key, value in PUBLISHED.items()} == parsed
 
 
-def test_the_table_of_data_sets_is_the_printed_one(paper):
+def test_published_sizes_equal_the_latex_table(paper):
     read = {}
     for cells in rows_of(paper, "tab:dataset"):
         found = re.search(r"(Adressa|Yelp|Amazon)\\_(clean|noise)$", cells[0])
@@ -96,14 +96,14 @@ def test_the_table_of_data_sets_is_the_printed_one(paper):
     assert set(SIZES) == set(read)
 
 
-def test_names_are_those_of_the_library():
+def test_published_names_are_those_of_the_library():
     assert {key.loss for key in PUBLISHED} <= set(LOSSES)
-    assert {key.data for key in PUBLISHED} == set(NAMES)
-    assert set(SIZES) < set(NAMES)
+    assert {key.data for key in PUBLISHED} == set(PAPER_DATASETS)
+    assert set(SIZES) < set(PAPER_DATASETS)
 
 
-def test_the_backbone_of_the_learning_to_rank_table_is_mf():
-    """It is not printed; the LLPAUC rows give it away."""
+def test_published_learning_to_rank_table_has_the_values_of_mf():
+    """It is not printed, but the LLPAUC rows are those of MF."""
     for data, table in [("adressa-clean", "table1"), ("adressa-noise", "table2"),
                         ("yelp-clean", "table1"), ("yelp-noise", "table2")]:  # fmt: skip
         same = published("table-ltr", data, "mf", "llpauc")
@@ -111,6 +111,6 @@ def test_the_backbone_of_the_learning_to_rank_table_is_mf():
         assert same != published(table, data, "lightgcn", "llpauc")
 
 
-def test_a_row_that_the_paper_does_not_have():
+def test_published_missing_row_is_none():
     assert published("table2", "adressa-noise", "mf", "ccl") is None
     assert published("table1", "adressa-noise", "mf", "bpr") is None

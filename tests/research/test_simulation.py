@@ -1,4 +1,4 @@
-"""The simulation: every ranking against a naive one, every correlation against NumPy's."""
+"""The simulation: every ranking against a naive implementation, correlations against NumPy."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from llpauc import metrics
 from llpauc.cli.parser import Group, call, find
 from llpauc.cli.simulate import simulate as command
 from llpauc.errors import InputError
-from llpauc.research import plots
-from llpauc.research.plots.simulation import heat_maps
-from llpauc.research.simulation.findings import findings, verdicts
-from llpauc.research.simulation.report import panels, summarise
-from llpauc.research.simulation.simulate import (
+from llpauc.research import simulation_kernels as kernels
+from llpauc.research.plots import simulation_figure
+from llpauc.research.simulation import (
     Design,
-    inversions,
-    kernels,
+    count_inversions,
     log_grid,
+    metric_values,
     negatives_above,
     opauc_in_theory,
     parse_grid,
     simulate,
-    values,
 )
+from llpauc.research.simulation_report import check_claims, find_maxima, summarize
+from llpauc.storage.figure_files import save
 
 SMALL = (0.1, 0.25, 0.3, 0.5, 0.7, 1.0)
 DESIGNS = [
@@ -39,8 +38,8 @@ DESIGNS = [
     Design(40, 10, 60, (1, 3, 10, 49), SMALL, SMALL, seed=3),  # positives are the majority
     Design(32, 32, 60, (5, 64), SMALL, SMALL, seed=5),  # one whole word of places
     Design(1, 1, 20, (1,), SMALL, SMALL, seed=1),
-    Design(7, 300, 60, (1, 20), SMALL, SMALL, around=0.8),
-    Design(300, 7, 60, (1, 20), SMALL, SMALL, around=0.99, seed=9),
+    Design(7, 300, 60, (1, 20), SMALL, SMALL, scorer_auc=0.8),
+    Design(300, 7, 60, (1, 20), SMALL, SMALL, scorer_auc=0.99, seed=9),
 ]
 
 
@@ -51,22 +50,22 @@ def labels_of(above, n_neg) -> np.ndarray:
     return labels
 
 
-def pairs_won(best_first, share_neg, keep) -> int:
-    """Pairs in order between chosen positives and the best share of the negatives, one by one."""
+def pairs_won(best_first, beta, keep) -> int:
+    """Pairs in order between chosen positives and the best negatives, one by one."""
     positives = keep([place for place, label in enumerate(best_first) if label])
     negatives = [place for place, label in enumerate(best_first) if not label]
-    negatives = negatives[: max(1, math.ceil(round(share_neg * len(negatives), 9)))]
+    negatives = negatives[: max(1, math.ceil(round(beta * len(negatives), 9)))]
     return sum(p < q for p in positives for q in negatives)
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=str)
-def test_every_ranking_is_measured_as_the_naive_way_does(design):
-    got = values(design, design.rankings, np.arange(len(design.scale)))
+def test_metric_values_equal_naive_metrics(design):
+    got = metric_values(design, design.rankings, np.arange(len(design.scale)))
     n_pos, n_neg = design.positives, design.negatives
     for ranking, above in enumerate(negatives_above(design, design.rankings)):
         labels = labels_of(above, n_neg)
         assert labels.sum() == n_pos
-        scores = -np.arange(design.places, dtype=float)
+        scores = -np.arange(design.n_items, dtype=float)
         for (a, alpha), (b, beta) in itertools.product(
             enumerate(design.alphas), enumerate(design.betas)
         ):
@@ -87,9 +86,9 @@ def test_every_ranking_is_measured_as_the_naive_way_does(design):
 
 
 @pytest.mark.parametrize("design", DESIGNS[:5], ids=str)
-def test_correlations_are_numpys(design):
+def test_simulate_correlations_equal_numpy(design):
     study = simulate(design)
-    each = values(design, design.rankings, np.arange(len(design.scale)))
+    each = metric_values(design, design.rankings, np.arange(len(design.scale)))
     checked = 0
     for (area, target), grid in study.correlations.items():
         for k, a, b in np.ndindex(grid.shape):
@@ -113,11 +112,11 @@ def chi_square(seen, expected) -> float:
     return float(stats.chi2.sf(((seen - expected) ** 2 / expected).sum(), len(seen) - 1))
 
 
-@pytest.mark.parametrize("around", [None, 0.5 + 1e-9])
+@pytest.mark.parametrize("scorer_auc", [None, 0.5 + 1e-9])
 @pytest.mark.parametrize(("n_pos", "n_neg"), [(3, 4), (4, 3)])
-def test_every_set_of_places_is_equally_likely(n_pos, n_neg, around):
+def test_negatives_above_every_set_of_places_is_equally_likely(n_pos, n_neg, scorer_auc):
     """Also for scores that are drawn from one and the same law: two ways to one distribution."""
-    design = Design(n_pos, n_neg, 2, (1,), around=around, seed=11)
+    design = Design(n_pos, n_neg, 2, (1,), scorer_auc=scorer_auc, seed=11)
     above = negatives_above(design, 70_000)
     codes = (above + np.arange(n_pos)) @ (8 ** np.arange(n_pos))
     _, seen = np.unique(codes, return_counts=True)
@@ -125,7 +124,7 @@ def test_every_set_of_places_is_equally_likely(n_pos, n_neg, around):
     assert chi_square(seen, 70_000 / len(seen)) > 1e-3
 
 
-def test_every_place_is_equally_likely_beyond_one_word():
+def test_negatives_above_every_place_is_equally_likely_beyond_one_word():
     design = Design(30, 170, 2, (1,), seed=2)
     places = negatives_above(design, 20_000) + np.arange(30)
     seen = np.bincount(places.ravel(), minlength=200)
@@ -141,30 +140,30 @@ def test_every_place_is_equally_likely_beyond_one_word():
     ("n", "p"),
     [(1, 0.5), (20, 0.03), (1000, 0.008), (1000, 0.3), (50_000, 0.02), (400, 0.97), (30, 0.5)],
 )
-def test_binomials_are_binomial(n, p):
+def test_draw_binomial_follows_the_binomial_distribution(n, p):
     state = np.array([12345], np.uint64)
     drawn = np.array([kernels.draw_binomial(state, n, p) for _ in range(20_000)])
     assert drawn.min() >= 0
     assert drawn.max() <= n
     edges = np.unique(stats.binom.ppf(np.linspace(0, 1, 21)[1:-1], n, p))
-    shares = np.diff(np.concatenate(([0.0], stats.binom.cdf(edges, n, p), [1.0])))
-    seen = np.bincount(np.searchsorted(edges, drawn), minlength=len(shares))
-    there = shares > 1e-6
-    assert chi_square(seen[there], 20_000 * shares[there] / shares[there].sum()) > 1e-3
+    fractions = np.diff(np.concatenate(([0.0], stats.binom.cdf(edges, n, p), [1.0])))
+    seen = np.bincount(np.searchsorted(edges, drawn), minlength=len(fractions))
+    likely = fractions > 1e-6
+    assert chi_square(seen[likely], 20_000 * fractions[likely] / fractions[likely].sum()) > 1e-3
 
 
-def test_binomials_at_the_ends():
+def test_draw_binomial_edge_cases():
     state = np.array([1], np.uint64)
     assert kernels.draw_binomial(state, 0, 0.3) == 0
     assert kernels.draw_binomial(state, 9, 0.0) == 0
     assert kernels.draw_binomial(state, 9, 1.0) == 9
 
 
-def test_rankings_around_a_scorer_are_those_of_sorted_scores():
-    design = Design(12, 400, 2, (1,), around=0.9, seed=4)
+def test_negatives_above_with_scorer_auc_follow_sorted_normal_scores():
+    design = Design(12, 400, 2, (1,), scorer_auc=0.9, seed=4)
     ours = negatives_above(design, 4_000)
     rng = np.random.default_rng(8)
-    positives = np.sort(design.lead + rng.standard_normal((4_000, 12)))[:, ::-1]
+    positives = np.sort(design.shift + rng.standard_normal((4_000, 12)))[:, ::-1]
     negatives = np.sort(rng.standard_normal((4_000, 400)))
     naive = np.array(
         [400 - np.searchsorted(n, p) for n, p in zip(negatives, positives, strict=True)]
@@ -177,17 +176,17 @@ def test_rankings_around_a_scorer_are_those_of_sorted_scores():
     assert abs(auc - 0.9) < 5 * (1 - ours.mean(axis=1) / 400).std() / math.sqrt(4_000)
 
 
-@pytest.mark.parametrize("around", [None, 0.7])
-def test_threads_change_no_bit_and_seeds_change_all(around):
-    design = Design(50, 700, 333, (5, 50), SMALL, SMALL, around)
+@pytest.mark.parametrize("scorer_auc", [None, 0.7])
+def test_simulate_bits_depend_on_seed_and_not_on_threads(scorer_auc):
+    design = Design(50, 700, 333, (5, 50), SMALL, SMALL, scorer_auc)
     one, two = (simulate(design, threads=threads) for threads in (1, 2))
-    other = simulate(Design(50, 700, 333, (5, 50), SMALL, SMALL, around, seed=1))
+    other = simulate(Design(50, 700, 333, (5, 50), SMALL, SMALL, scorer_auc, seed=1))
     for key, grid in one.correlations.items():
         np.testing.assert_array_equal(grid, two.correlations[key])
         assert not np.array_equal(grid, other.correlations[key])
 
 
-def test_the_first_rankings_are_the_same_however_many_follow():
+def test_negatives_above_first_rankings_do_not_depend_on_their_number():
     long, short = (negatives_above(Design(9, 90, 2, (1,)), rankings) for rankings in (50, 7))
     np.testing.assert_array_equal(long[:7], short)
 
@@ -196,17 +195,17 @@ def test_the_first_rankings_are_the_same_however_many_follow():
 @given(
     n_pos=st.integers(1, 40),
     n_neg=st.integers(1, 200),
-    around=st.none() | st.floats(0.51, 0.999),
+    scorer_auc=st.none() | st.floats(0.51, 0.999),
     seed=st.integers(0, 2**64 - 1),
 )
-def test_areas_grow_with_alpha_and_beta_up_to_auc(n_pos, n_neg, around, seed):
-    design = Design(n_pos, n_neg, 2, (1,), SMALL, SMALL, around, seed)
+def test_metric_values_areas_grow_with_alpha_and_beta_up_to_auc(n_pos, n_neg, scorer_auc, seed):
+    design = Design(n_pos, n_neg, 2, (1,), SMALL, SMALL, scorer_auc, seed)
     above = negatives_above(design, 3)
     assert (np.diff(above, axis=1) >= 0).all()
     assert above.min() >= 0
     assert above.max() <= n_neg
     shape = (3, 2, len(SMALL), len(SMALL))  # ranking, area, beta, alpha
-    areas = values(design, 3, np.arange(2 * design.cells)).reshape(shape)
+    areas = metric_values(design, 3, np.arange(2 * design.n_cells)).reshape(shape)
     assert (np.diff(areas, axis=2) >= 0).all()
     assert (np.diff(areas, axis=3) >= 0).all()
     opauc, auc = areas[:, 0, :, -1], areas[:, 0, -1, -1]
@@ -216,10 +215,10 @@ def test_areas_grow_with_alpha_and_beta_up_to_auc(n_pos, n_neg, around, seed):
     np.testing.assert_allclose(auc, 1 - above.mean(axis=1) / n_neg, atol=1e-12)
 
 
-def test_the_best_and_the_worst_positives_make_opauc():
+def test_metric_values_of_best_and_worst_positives_sum_to_opauc():
     design = Design(10, 60, 2, (1,), (0.3, 0.7, 1.0), SMALL)
     shape = (50, 2, len(SMALL), 3)
-    areas = values(design, 50, np.arange(2 * design.cells)).reshape(shape)
+    areas = metric_values(design, 50, np.arange(2 * design.n_cells)).reshape(shape)
     np.testing.assert_allclose(areas[:, 0, :, 0] + areas[:, 1, :, 1], areas[:, 0, :, 2], atol=1e-12)
 
 
@@ -229,8 +228,8 @@ def paper():
     return simulate(Design())
 
 
-def test_the_findings_of_the_papers_study(paper):
-    found = {f.k: f for f in findings(paper)}
+def test_find_maxima_of_the_papers_design(paper):
+    found = {f.k: f for f in find_maxima(paper)}
     for f in found.values():
         assert f.best.correlation > 0.93
         assert f.best.correlation - f.opauc.correlation < 0.002
@@ -240,23 +239,25 @@ def test_the_findings_of_the_papers_study(paper):
     betas, alphas = ([getattr(f.best, name) for f in found.values()] for name in ("beta", "alpha"))
     assert all(np.diff(betas) > 0)
     assert all(np.diff(alphas) > 0)
-    tenth, one = found[1000].far
+    tenth, one = found[1000].large_betas
     assert (tenth.beta, one.beta) == (0.1, 1.0)
     assert tenth.opauc == pytest.approx(0.69, abs=0.02)
     assert tenth.llpauc.correlation == pytest.approx(0.92, abs=0.015)
     assert one.opauc == found[1000].auc == pytest.approx(0.24, abs=0.03)
     assert one.llpauc.correlation == pytest.approx(0.92, abs=0.015)
-    assert found[100].far[0].opauc == pytest.approx(0.24, abs=0.03)
-    assert found[100].far[0].llpauc.correlation == pytest.approx(0.78, abs=0.02)
-    assert found[20].far[0].llpauc.correlation < 0.6  # too few positives in the top 20
+    assert found[100].large_betas[0].opauc == pytest.approx(0.24, abs=0.03)
+    assert found[100].large_betas[0].llpauc.correlation == pytest.approx(0.78, abs=0.02)
+    assert found[20].large_betas[0].llpauc.correlation < 0.6  # too few positives in the top 20
     assert all(f.two_way.correlation < 0.3 for f in found.values())
-    said = verdicts(list(found.values()))
-    assert [v.claim for v in said if not v.holds] == ["and keeps 90% of its maximum there"]
+    claims = check_claims(list(found.values()))
+    assert [c.claim for c in claims if not c.holds] == [
+        "at beta 1, LLPAUC with the best alpha keeps 90% of its maximum"
+    ]
 
 
-def test_the_theory_of_opauc(paper):
+def test_opauc_in_theory_agrees_with_the_simulation(paper):
     design = paper.design
-    n = design.places
+    n = design.n_items
     for at, k in enumerate(design.ks):
         theory = opauc_in_theory(design, k)
         assert theory[-1] == pytest.approx(math.sqrt(3 * k * (n - k) / (n * n - 1)), rel=1e-6)
@@ -267,10 +268,10 @@ def test_the_theory_of_opauc(paper):
     assert fine.betas[theory.argmax()] == pytest.approx(1.5 * 200 / 100_000, rel=0.05)
     assert np.isnan(opauc_in_theory(Design(2, 3, 2, (5,)), 5)).all()
     with pytest.raises(InputError, match="equally likely"):
-        opauc_in_theory(Design(around=0.9), 20)
+        opauc_in_theory(Design(scorer_auc=0.9), 20)
 
 
-def test_the_correlation_of_auc_is_exact_in_theory():
+def test_opauc_in_theory_is_exact_for_auc():
     """Against every set of places there is, not a sample."""
     places = np.array(list(itertools.combinations(range(8), 3)))
     recall, auc = (places < 4).sum(axis=1), -places.sum(axis=1)
@@ -278,68 +279,68 @@ def test_the_correlation_of_auc_is_exact_in_theory():
     assert theory[-1] == pytest.approx(np.corrcoef(recall, auc)[0, 1], abs=1e-12)
 
 
-def test_inversions_are_counted_as_pair_by_pair():
+def test_count_inversions_equals_a_loop_over_pairs():
     design = Design(6, 30, 90, (4, 12), SMALL, SMALL, seed=7)
     columns = {"AUC": design.column("llpauc", alpha=5, beta=5), "corner": 0}
-    counted = inversions(design, {0: columns, 1: columns})
+    counted = count_inversions(design, {0: columns, 1: columns})
     for at, one in enumerate(counted):
-        recall = values(design, 90, [design.column("recall", k=at)])[:, 0]
+        recall = metric_values(design, 90, [design.column("recall", k=at)])[:, 0]
         pairs = [(i, j) for i in range(90) for j in range(i + 1, min(90, i + 21))]
-        told = [(i, j) for i, j in pairs if recall[i] != recall[j]]
+        decided = [(i, j) for i, j in pairs if recall[i] != recall[j]]
         assert one.k == design.ks[at]
         assert one.pairs == len(pairs)
-        assert one.tied == pytest.approx(1 - len(told) / len(pairs), abs=1e-12)
+        assert one.tied == pytest.approx(1 - len(decided) / len(pairs), abs=1e-12)
         for name, column in columns.items():
-            x = values(design, 90, [column])[:, 0]
+            x = metric_values(design, 90, [column])[:, 0]
             wrong = 0.0
-            for i, j in told:
+            for i, j in decided:
                 if x[i] == x[j]:
                     wrong += 0.5
                 elif (x[i] > x[j]) != (recall[i] > recall[j]):
                     wrong += 1
-            assert one.shares[name] == pytest.approx(wrong / len(told), abs=1e-12)
+            assert one.fractions[name] == pytest.approx(wrong / len(decided), abs=1e-12)
 
 
-def test_a_constant_metric_has_no_correlation():
-    summary = summarise(simulate(Design(3, 4, 50, (2, 7), SMALL, SMALL)))
+def test_summarize_constant_metric_has_no_correlation():
+    summary = summarize(simulate(Design(3, 4, 50, (2, 7), SMALL, SMALL)))
     whole = summary.recall[1]
     assert whole.best is None
     assert math.isnan(whole.auc)
-    assert math.isnan(summary.inversions[1].shares["AUC"])
+    assert math.isnan(summary.inversions[1].fractions["AUC"])
     assert summary.recall[0].best is not None
-    assert summary.study.means["recall"][1] == 1.0
-    assert verdicts([whole]) == []
+    assert summary.simulation.means["recall"][1] == 1.0
+    assert check_claims([whole]) == []
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("options", "message"),
     [
         ({"positives": 0}, "positives must be a whole number of at least 1, got 0"),
         ({"negatives": 0}, "negatives must be a whole number of at least 1, got 0"),
         ({"rankings": 1}, "rankings must be a whole number of at least 2, got 1"),
-        ({"ks": (20, 60_000)}, "K = 60,000 is beyond the 51,000 places"),
+        ({"ks": (20, 60_000)}, "K = 60,000 is larger than a ranking of 51,000 items"),
         ({"ks": (0,)}, "K must be a whole number of at least 1, got 0"),
         ({"ks": ()}, "no K given"),
-        ({"ks": (50, 20)}, "K must rise"),
+        ({"ks": (50, 20)}, "K must be ascending"),
         ({"alphas": (0.0, 1.0)}, r"alphas must be in \(0, 1\], got 0.0"),
         ({"betas": (0.5, 1.5)}, r"betas must be in \(0, 1\], got 1.5"),
-        ({"betas": (0.5, 0.7)}, "betas must rise and end at 1"),
-        ({"alphas": ()}, "alphas must rise and end at 1"),
-        ({"around": 0.5}, "around must be an AUC above 0.5 and below 1, got 0.5"),
+        ({"betas": (0.5, 0.7)}, "betas must be ascending and end at 1"),
+        ({"alphas": ()}, "alphas must be ascending and end at 1"),
+        ({"scorer_auc": 0.5}, "scorer_auc must be above 0.5 and below 1, got 0.5"),
         ({"seed": 2**64}, "seed must be below 2"),
         ({"seed": -1}, "seed must be a whole number of at least 0"),
         ({"positives": 2**31}, "must be at most 2"),
         ({"alphas": log_grid(0.01, 1, 200), "betas": log_grid(0.01, 1, 200)}, "too many"),
     ],
 )
-def test_bad_designs_are_told_in_a_line(wrong, said):
-    with pytest.raises(InputError, match=said) as error:
-        Design(**wrong)
+def test_design_invalid_value_raises_one_line(options, message):
+    with pytest.raises(InputError, match=message) as error:
+        Design(**options)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["", "x", "0.1:1", "0.1:1:x", "0:1:5", "0.5:0.1:5", "0.1:2:5"])
-def test_bad_grids_are_told_in_a_line(text):
+def test_parse_grid_invalid_text_raises_one_line(text):
     with pytest.raises(InputError, match="alphas"):
         parse_grid(text, "alphas")
     with pytest.raises(InputError, match="at least 2, got 1"):
@@ -358,12 +359,12 @@ TINY = ["--positives", "20", "--negatives", "300", "--rankings", "200", "-k", "2
         "--alphas", "0.05:1:6", "--betas", "0.01:1:7"]  # fmt: skip
 
 
-def test_the_command_end_to_end(tmp_path, capsys):
+def test_simulate_command_prints_tables_and_writes_files(tmp_path, capsys):
     run(*TINY, "--out", str(tmp_path / "new" / "study"))
-    told = capsys.readouterr()
-    assert "200 rankings of 20 positives and 300 negatives, all equally likely" in told.out
-    assert "What holds here:" in told.out
-    last = next(line for line in told.out.splitlines() if line.startswith("│ 320"))
+    output = capsys.readouterr()
+    assert "200 rankings of 20 positives and 300 negatives, all equally likely" in output.out
+    assert "Claims:" in output.out
+    last = next(line for line in output.out.splitlines() if line.startswith("│ 320"))
     assert set(last.split("│")[2].strip()) == {"-"}  # Recall@320 is always 1
     folder = tmp_path / "new" / "study"
     assert sorted(p.name for p in folder.iterdir()) == [
@@ -385,26 +386,26 @@ def test_the_command_end_to_end(tmp_path, capsys):
         assert float(row["correlation"] or "nan") == pytest.approx(value, nan_ok=True, abs=0)
 
 
-def test_the_command_for_programs(capsys):
-    run(*TINY, "--around", "0.8", "--json")
+def test_simulate_command_json(capsys):
+    run(*TINY, "--scorer-auc", "0.8", "--json")
     answer = json.loads(capsys.readouterr().out)
-    assert answer["around"] == 0.8
+    assert answer["scorer_auc"] == 0.8
     assert [row["k"] for row in answer["recall"]] == [5, 20, 320]
     assert answer["recall"][2]["llpauc"] is None
     assert answer["recall"][0]["llpauc"]["correlation"] > answer["recall"][0]["auc"]
     assert abs(answer["mean auc"] - 0.8) < 0.03
-    assert {"AUC", "OPAUC", "LLPAUC", "NDCG@K"} <= set(answer["inversions"][0]["shares"])
-    assert 0.0 < answer["inversions"][0]["shares"]["LLPAUC"] < 0.5
+    assert {"AUC", "OPAUC", "LLPAUC", "NDCG@K"} <= set(answer["inversions"][0]["fractions"])
+    assert 0.0 < answer["inversions"][0]["fractions"]["LLPAUC"] < 0.5
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["--positives", "0"], ["--rankings", "1"], ["--around", "0.4"], ["--threads", "0"],
+        ["--positives", "0"], ["--rankings", "1"], ["--scorer-auc", "0.4"], ["--threads", "0"],
         ["--seed", "-3"], ["--negatives", "many"],
     ],
 )  # fmt: skip
-def test_options_out_of_range_are_refused(words, capsys):
+def test_simulate_command_option_out_of_range_exits_2(words, capsys):
     with pytest.raises(SystemExit) as left:
         run(*words)
     assert left.value.code == 2
@@ -412,17 +413,17 @@ def test_options_out_of_range_are_refused(words, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["-k", "a,b"], "'a,b' is no list of whole numbers"),
-        (["-k", "60000"], "beyond the 51,000 places"),
+        (["-k", "a,b"], "'a,b' is not a list of whole numbers"),
+        (["-k", "60000"], "larger than a ranking of 51,000 items"),
         (["--alphas", "0:1:9"], "alphas must have 0 < low < high <= 1"),
         (["--betas", "1.5"], r"betas must be in \(0, 1\]"),
         (["--out", __file__], "is no folder"),
     ],
 )
-def test_input_errors_are_told(words, said):
-    with pytest.raises(InputError, match=said):
+def test_simulate_command_invalid_input_raises(words, message):
+    with pytest.raises(InputError, match=message):
         run(*words)
 
 
@@ -430,14 +431,14 @@ def test_input_errors_are_told(words, said):
     "design",
     [
         Design(20, 300, 100, (5, 20, 100, 320), SMALL, SMALL),
-        Design(20, 300, 100, (5,), (1.0,), (1.0,), around=0.8),
+        Design(20, 300, 100, (5,), (1.0,), (1.0,), scorer_auc=0.8),
         Design(3, 4, 10, (7,), SMALL, SMALL),
     ],
     ids=["four", "one cell", "undefined"],
 )
-def test_the_picture_marks_each_maximum(design, tmp_path):
-    summary = summarise(simulate(design))
-    figure = heat_maps(panels(summary), design.alphas, design.betas, "made up")
+def test_simulation_figure_marks_each_maximum(design, tmp_path):
+    summary = summarize(simulate(design))
+    figure = simulation_figure(summary)
     titles = {axis.get_title(): axis for axis in figure.get_axes()}
     for found in summary.recall:
         if found.best is None:
@@ -446,4 +447,4 @@ def test_the_picture_marks_each_maximum(design, tmp_path):
         axis = titles[f"K = {found.k}: maximum {found.best.correlation:.3f}"]
         (star,) = (line for line in axis.get_lines() if line.get_marker() == "*")
         assert star.get_xydata().tolist() == [[found.best.beta, found.best.alpha]]
-    assert plots.save(figure, tmp_path / "study.png").stat().st_size > 10_000
+    assert save(figure, tmp_path / "study.png").stat().st_size > 10_000

@@ -30,10 +30,11 @@ def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bo
     from llpauc.data.interactions import Split
 
     if plot is not None:
-        from llpauc.research import plots
+        from llpauc.data import plots
+        from llpauc.storage import figure_files
 
         check_file(plot)
-        plots.check_kind(plot)
+        figure_files.check_kind(plot)
     data = table.load(path, min_ids=1)
     looked = inspection.inspect(data if isinstance(data, Split) else data.interactions)
     if json:
@@ -56,7 +57,7 @@ def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bo
     if plot is None:
         log.info("for a picture of the long tail: --plot tail.png")
     else:
-        log.info(f"wrote {plots.save(plots.long_tail(looked, path), plot)}")
+        log.info(f"wrote {figure_files.save(plots.long_tail(looked, path), plot)}")
 
 
 def _figure(value: Any) -> str:

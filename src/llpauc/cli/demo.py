@@ -33,11 +33,12 @@ def demo(out: str = "demo", json: bool = False) -> None:
     """
     from pathlib import Path
 
+    from llpauc.data import plots
     from llpauc.data.demo import demo_data
     from llpauc.data.writers import write_split
     from llpauc.evaluation.full_ranking import evaluate
     from llpauc.recommend import Recommender
-    from llpauc.research import plots
+    from llpauc.storage import figure_files
 
     check_folder(out)
     data = demo_data()
@@ -60,7 +61,7 @@ def demo(out: str = "demo", json: bool = False) -> None:
     trained = models["MF + LLPAUC"]
     trained.save(folder / "run", data=str(folder / "films"), test=results["MF + LLPAUC"])
     figure = plots.compare_models(results, ["recall@20", "ndcg@20"], "Demo: films, test users")
-    picture = plots.save(figure, folder / "models.png")
+    picture = figure_files.save(figure, folder / "models.png")
     if json:
         print_json(results)
         return

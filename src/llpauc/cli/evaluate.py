@@ -90,9 +90,10 @@ def evaluate(
     for target in (per_user, lists, plot):
         check_file(target)
     if plot is not None:
-        from llpauc.research import plots
+        from llpauc.data import plots
+        from llpauc.storage import figure_files
 
-        plots.check_kind(plot)
+        figure_files.check_kind(plot)
     split = options.apply(table.load(path))
     parts = histories.before(split, on, history)
     train = histories.join(parts)
@@ -150,7 +151,7 @@ def evaluate(
         log.info(f"wrote {lists}")
     if plot is not None:
         figure = plots.compare_models(found.summaries, list(one.values)[:3], f"{path}, {on} users")
-        log.info(f"wrote {plots.save(figure, plot)}")
+        log.info(f"wrote {figure_files.save(figure, plot)}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`llpauc reproduce` and `llpauc leaderboard`: studies of many trainings, resumable."""
+"""`llpauc reproduce` and `llpauc leaderboard`: studies of many trainings, which can be resumed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from llpauc.cli.outputs import check_folder
 from llpauc.options import Count
 
 if TYPE_CHECKING:
-    from llpauc.research.lab import Lab, Progress
-    from llpauc.research.report import Report
+    from llpauc.research.cells import Progress
+    from llpauc.research.targets import Target
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class StudyOptions:
     Args:
         data: folder with the data sets
         out: folder for the results
-        quick: one seed, smaller grids, fewer epochs: to see that it works
-        seeds: whole numbers with commas between
-        workers: trainings at a time (as many as there are cores unless given)
+        quick: one seed, smaller grids, fewer epochs, to check that everything works
+        seeds: whole numbers, separated by commas
+        workers: number of trainings at the same time (default: the number of cores)
         json: print the rows as JSON
     """
 
@@ -38,24 +38,22 @@ class StudyOptions:
 
 
 def reproduce(target: str, *, options: StudyOptions) -> None:
-    """Make a table or figure of the paper again, from the data to Markdown, CSV and picture.
+    """Reproduce a table or figure of the paper as Markdown, CSV and PNG.
 
     Targets: table1 (clean), table2 (noise), table-ml100k, table-ltr, table-complexity,
     table-datasets, figure-ablation, figure-hyper, figure-robustness, figure-convergence,
     figure-noise-loss, figure-roc; not in the paper: figure-around-model, table-noise-gap; or all.
     The data folder holds adressa_clean, adressa_noise, ml-100k, ml-1m_clean, ml-1m_noisy, yelp,
-    amazon-book, or some of them. Every finished piece is kept in OUT/cells: a run that was stopped
-    or killed goes on where it was, and targets share what they have in common.
+    amazon-book, or some of them. Every finished training is saved in OUT/cells: an interrupted run
+    continues, and targets share common trainings.
 
     Args:
-        target: what to make; several with commas between
+        target: what to make; several are separated by commas
     """
-    from llpauc.errors import choose
-    from llpauc.research.paper.targets import TARGETS
+    from llpauc.research.targets import TARGETS
 
-    wanted = list(TARGETS) if target == "all" else target.split(",")
-    makers = {name: choose(TARGETS, name, "target") for name in wanted}
-    _study(makers, f"llpauc reproduce {target}", options)
+    names = list(TARGETS) if target == "all" else target.split(",")
+    _run({name: TARGETS[name] for name in names}, f"llpauc reproduce {target}", options)
 
 
 def leaderboard(
@@ -65,18 +63,18 @@ def leaderboard(
     lists: str | None = None,
     options: StudyOptions,
 ) -> None:
-    """Compare our recommended setting with the baselines, on every data set there is.
+    """Compare our recommended setting with the baselines, on every available data set.
 
     Popularity, recent popularity, ItemKNN, EASE, BPR, SL and LLPAUC as published, on Adressa,
     MovieLens-100k, Amazon-health, Amazon-electronic and Gowalla, as far as they are in the data
-    folder. Validation chooses each method's setting, three seeds, the test is read once.
-    Every finished piece is kept: a run that was stopped goes on where it was.
+    folder. Validation chooses each method's setting; the test part is evaluated once, with three
+    seeds. Every finished training is saved: an interrupted run continues.
 
     Args:
-        only: data sets, with commas between; all that are there unless given
+        only: data sets, separated by commas; by default all that are available
         methods: popularity, recent, itemknn, ease, bpr, sl, llpauc-published, llpauc-auto, or some
-            of them, with commas between; all unless given
-        lists: a folder for our own lists of the first seed, for another program to score
+            of them, separated by commas; by default all
+        lists: a folder for our lists of the first seed, to evaluate them with another program
     """
     from functools import partial
     from pathlib import Path
@@ -87,90 +85,84 @@ def leaderboard(
 
     names = None if only is None else only.split(",")
     for name in names or ():
-        choose({data: 1 for data, _ in BOARDS}, name, "data set")
-    chosen = None if methods is None else methods.split(",")
+        choose(dict(BOARDS), name, "data set")
     command = "llpauc leaderboard" + ("" if only is None else f" --only {only}")
     command += "" if methods is None else f" --methods {methods}"
     if lists is not None:
         check_folder(lists)
-    folder = None if lists is None else Path(lists)
-    _study(
-        {"leaderboard": partial(make, names=names, methods=chosen, lists=folder)}, command, options
+    target = partial(
+        make,
+        names=names,
+        methods=None if methods is None else methods.split(","),
+        lists=None if lists is None else Path(lists),
     )
+    _run({"leaderboard": target}, command, options)
 
 
-def _study(
-    makers: Mapping[str, Callable[[Lab], Report]], command: str, options: StudyOptions
-) -> None:
-    """Make the reports one after another; `command` is how it was asked for."""
+def _run(targets: Mapping[str, Target], command: str, options: StudyOptions) -> None:
+    """Make and write the reports one after another; they name the `command`."""
     import time
     from pathlib import Path
 
     from llpauc.errors import InputError
-    from llpauc.research.lab import Lab
-    from llpauc.research.report import write_report
+    from llpauc.research.cells import Study
+    from llpauc.research.report_files import write_report
     from llpauc.storage.environment import cores
 
-    data, out, seeds = Path(options.data), Path(options.out), options.seeds
+    data, out = Path(options.data), Path(options.out)
     if not data.is_dir():
-        raise InputError(f"{data}: no such folder; --data wants the one with the data sets")
+        raise InputError(f"{data}: no such folder; --data needs the folder with the data sets")
     try:
-        numbers = tuple(int(word) for word in seeds.split(","))
+        seeds = tuple(int(word) for word in options.seeds.split(","))
     except ValueError:
-        raise InputError(f"--seeds wants whole numbers, got {seeds!r}; try 100,200,300") from None
+        message = f"--seeds needs whole numbers, got {options.seeds!r}; try 100,200,300"
+        raise InputError(message) from None
     check_folder(options.out)
-    words = [command, "--data DATA"]  # where it lies is nobody's business but this machine's
+    words = [command, "--data DATA"]  # the reports do not name folders of this machine
     words += ["--quick"] if options.quick else []
-    words += ["--seeds", seeds] if seeds != StudyOptions.seeds else []
-    made = {}
-    for name, make in makers.items():
-        begun = time.perf_counter()
-        with _cells_progress(name) as tell:
-            lab = Lab(
-                data, out, numbers[:1] if options.quick else numbers, options.quick,
-                options.workers or cores(), tell, log.info,
-            )  # fmt: skip
-            report = make(lab)
+    words += ["--seeds", options.seeds] if options.seeds != StudyOptions.seeds else []
+    rows = {}
+    for name, target in targets.items():
+        started = time.perf_counter()
+        with _show_progress(name) as on_progress:
+            used_seeds, workers = seeds[:1] if options.quick else seeds, options.workers or cores()
+            study = Study(data, out, used_seeds, options.quick, workers, on_progress)
+            report = target(study)
         paths = write_report(report, out, " ".join(words))
-        taken = time.perf_counter() - begun
-        made[name] = list(report.rows)
-        log.info(f"{name}: wrote {', '.join(map(str, paths))} ({taken:.0f} s)")
+        rows[name] = list(report.rows)
+        seconds = time.perf_counter() - started
+        log.info(f"{name}: wrote {', '.join(map(str, paths))} ({seconds:.0f} s)")
     if options.json:
-        print_json(made)
+        print_json(rows)
 
 
 @contextmanager
-def _cells_progress(name: str) -> Iterator[Callable[[Progress], None]]:
-    """On a terminal a bar for each batch of cells; elsewhere a line when a cell is done."""
+def _show_progress(name: str) -> Iterator[Callable[[Progress], None]]:
+    """On a terminal, a progress bar for each batch of cells; otherwise one line per cell."""
     import sys
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
+    def remaining(state: Progress) -> str:
+        return "" if state.remaining is None else f"{time_span(state.remaining)} left"
+
     if not sys.stderr.isatty():
 
-        def say(state: Progress) -> None:
+        def print_line(state: Progress) -> None:
             if state.cell is not None:
-                left = "" if state.left is None else f", {time_span(state.left)} left"
-                log.info(f"{name}: {state.done} of {state.total} trainings{left}: {state.cell}")
+                done = f"{state.done} of {state.total} trainings, {remaining(state)}"
+                log.info(f"{name}: {done}: {state.cell}")
 
-        yield say
+        yield print_line
         return
-    bar = Bar(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}", markup=False),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
+    columns += [TimeElapsedColumn(), TextColumn("{task.fields[left]}", markup=False)]
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=None, left="")
 
-        def show(state: Progress) -> None:
-            left = "" if state.left is None else f"{time_span(state.left)} left of this part"
-            bar.update(task, total=state.total, completed=state.done, left=left)
+        def update_bar(state: Progress) -> None:
+            bar.update(task, total=state.total, completed=state.done, left=remaining(state))
 
-        yield show
+        yield update_bar

@@ -13,8 +13,8 @@ The paper leaves some choices open. Ours:
 
 - **The split**: each user's events by time, 8:1:1. The paper prints no fractions and no rule; it
   follows DiffRec, which splits by time. Adressa's files are split 82 : 8.7 : 9.3. On MovieLens-100k
-  the printed values match this split and threshold, and no other that we tried (Recall@20 / NDCG@20;
-  the paper's row is the range over its losses, MF; ours is closed-form EASE, regularization 200):
+  the printed values match this split and threshold, and no other that we tried (Recall@20 /
+  NDCG@20; the paper's row is the range over its losses, MF; ours is EASE, regularization 200):
 
   | | clean | noise |
   |---|---|---|
@@ -83,7 +83,8 @@ def _read_raw(files: Mapping[str, Path], *, variant: str, core: int = 0) -> Spli
 
 
 def _read_parts(files: Mapping[str, Path]) -> Split:
-    return read_split(**{path.name.split(".")[1]: path for path in files.values()})
+    train, valid, test = files.values()
+    return read_split(train=train, valid=valid, test=test)
 
 
 def _read_folder(files: Mapping[str, Path]) -> Split:

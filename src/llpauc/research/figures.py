@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +45,13 @@ def ablation(study: Study) -> Report:
             means = {m: seed_mean(results, m, group) for m in ("recall@20", "ndcg@20")}
             lines.append([data, name, group, *map(str, means.values())])
             rows += [
-                {"data": data, "optimised": name, "users": group, "metric": metric, **_columns(mean)}
+                {
+                    "data": data,
+                    "optimised": name,
+                    "users": group,
+                    "metric": metric,
+                    **_columns(mean),
+                }
                 for metric, mean in means.items()
             ]
     remarks = []
@@ -84,9 +89,7 @@ def alpha_beta_grid(study: Study) -> Report:
     rows: list[Row] = []
     remarks = []
     for metric in ("recall@20", "recall@50", "recall@100"):
-        means = np.array(
-            [[seed_mean(results[a, b], metric).mean for b in betas] for a in alphas]
-        )
+        means = np.array([[seed_mean(results[a, b], metric).mean for b in betas] for a in alphas])
         low, high = float(means.min()), float(means.max())
         normalized = (means - low) / max(high - low, 1e-12)
         i, j = np.unravel_index(int(means.argmax()), means.shape)
@@ -209,7 +212,9 @@ def noise_loss(study: Study) -> Report:
     remarks = []
     for family, results in study.grouped_results(cells).items():
         x = results[0]["iterations"]
-        noisy, clean = (_means_over_seeds([r[kind] for r in results]) for kind in ("noisy", "clean"))
+        noisy, clean = (
+            _means_over_seeds([r[kind] for r in results]) for kind in ("noisy", "clean")
+        )
         heading = f"{family}: {results[0]['noisy_fraction']:.0%} of the training events noisy"
         panels[heading] = {"noisy": (x, noisy), "clean": (x, clean)}
         gaps = [n.mean - c.mean for n, c in zip(noisy, clean, strict=True)]
@@ -347,5 +352,5 @@ def _means_over_seeds(curves: Sequence[Sequence[float]]) -> list[MeanSd]:
     return [MeanSd.of(values) for values in zip(*curves, strict=True)]
 
 
-def _columns(value: MeanSd, name: str = "mean") -> Mapping[str, Any]:
+def _columns(value: MeanSd, name: str = "mean") -> Row:
     return {name: f"{value.mean:.6f}", "sd": f"{value.sd or 0:.6f}"}

@@ -34,8 +34,8 @@ from llpauc.research.trainings import (
 METRICS = ("recall@20", "ndcg@20")
 OURS = "llpauc-auto"
 
-# Data set, and what a method may learn from: the paper's protocol (train only), or everything before
-# the test. Without a validation part, that is train.
+# Data set, and what a method may learn from: train only (the paper's protocol), or everything
+# before the test. Without a validation part, that is train.
 BOARDS: tuple[tuple[str, str], ...] = (
     ("adressa-clean", "train"),
     ("adressa-clean", "all"),

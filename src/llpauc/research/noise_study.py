@@ -85,7 +85,11 @@ def noise_gap(study: Study) -> Report:
     parts += ["## Over all pairs", bullet_list(averages(every))]
     panels = {
         pair: {
-            m.method: (*(m.mean(v, PLOTTED) for v in VARIANTS), m.fraction_lost(PLOTTED).mean)
+            m.method: (
+                m.mean("clean", PLOTTED),
+                m.mean("noise", PLOTTED),
+                m.fraction_lost(PLOTTED).mean,
+            )
             for m in methods
         }
         for pair, methods in by_pair.items()

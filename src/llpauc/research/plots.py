@@ -43,10 +43,10 @@ def _legend_below(figure: Any, axis: Any, fontsize: int = 8) -> None:
     figure.legend(handles, labels, loc=place, ncols=len(labels), fontsize=fontsize)
 
 
-def _bars(axis: Any, at: Floats, values: Sequence[MeanSd], height: float = 0.8, **style: Any) -> Any:
+def _bars(axis: Any, at: Any, values: Sequence[MeanSd], size: float = 0.8, **style: Any) -> Any:
     """Horizontal bars with error bars."""
     means, sds = [value.mean for value in values], [value.sd or 0.0 for value in values]
-    return axis.barh(at, means, height, xerr=sds, capsize=2, edgecolor="white", **style)
+    return axis.barh(at, means, size, xerr=sds, capsize=2, edgecolor="white", **style)
 
 
 def compare_losses(
@@ -99,7 +99,7 @@ def clean_and_noise(
     for axis, (pair, values) in zip(axes, panels.items(), strict=True):
         at = np.arange(len(values))
         for side, name in enumerate(("clean", "noise")):
-            bars = [value[side] for value in values.values()]
+            bars = [(clean, noise)[side] for clean, noise, _ in values.values()]
             style = {"hatch": _HATCHES[side], "color": f"C{side}", "label": f"{name} training"}
             drawn = _bars(axis, at + (side - 0.5) * 0.4, bars, 0.4, alpha=0.8, **style)
         labels = [f"{-lost:+.1%}" for _, _, lost in values.values()]
@@ -143,7 +143,7 @@ def grouped_bars(
         at = np.arange(len(groups)) + (i - (len(names) - 1) / 2) * width
         means = [values[name].mean for values in groups.values()]
         sds = [values[name].sd or 0.0 for values in groups.values()]
-        style = {"capsize": 2, "edgecolor": "white", "hatch": _HATCHES[i % 4]}
+        style: dict[str, Any] = {"capsize": 2, "edgecolor": "white", "hatch": _HATCHES[i % 4]}
         drawn = axis.bar(at, means, width, yerr=sds, label=name, **style)
         axis.bar_label(drawn, [f"{mean:.4f}" for mean in means], fontsize=7, padding=2)
     axis.set_xticks(np.arange(len(groups)), list(groups))
@@ -194,7 +194,9 @@ def heat_maps(
 def roc_curve(fpr: Floats, tpr: Floats, alpha: float, beta: float, title: str) -> Any:
     """A ROC curve and its lower-left corner, with the region of LLPAUC shaded."""
     figure, axes = _axes(2, 2, 4.2, 3.9, title)
-    for axis, name, right in zip(axes, ("whole", "left end"), (1.0, min(1.0, 2 * beta)), strict=True):
+    for axis, name, right in zip(
+        axes, ("whole", "left end"), (1.0, min(1.0, 2 * beta)), strict=True
+    ):
         axis.plot(fpr, tpr, color="C0", drawstyle="steps-post", label="ROC curve")
         inside = np.linspace(0, beta, 2000)
         height = np.minimum(np.interp(inside, fpr, tpr), alpha)

@@ -109,7 +109,7 @@ class Design:
             raise InputError("no K given; try 20,50,100")
         for k in self.ks:
             if check_at_least("K", k, 1) > self.n_items:
-                raise InputError(f"K must be at most positives + negatives, {self.n_items:,}: {k:,}")
+                raise InputError(f"K = {k:,} is larger than a ranking of {self.n_items:,} items")
         if list(self.ks) != sorted(set(self.ks)):
             raise InputError(f"K must be ascending, got {', '.join(map(str, self.ks))}")
         for name, fractions in (("alphas", self.alphas), ("betas", self.betas)):

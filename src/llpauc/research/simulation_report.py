@@ -147,10 +147,10 @@ def _inversions_of_maxima(simulation: Simulation, found: Sequence[Finding]) -> l
         large = finding.large_betas[0]
         spots = {
             "AUC": (last, len(design.betas) - 1),
-            "OPAUC": finding.opauc and finding.opauc.index,
-            "LLPAUC": finding.best and finding.best.index,
+            "OPAUC": finding.opauc.index if finding.opauc else None,
+            "LLPAUC": finding.best.index if finding.best else None,
             f"OPAUC at beta {large.beta:.2g}": (last, design.betas.index(large.beta)),
-            f"LLPAUC at beta {large.beta:.2g}": large.llpauc and large.llpauc.index,
+            f"LLPAUC at beta {large.beta:.2g}": large.llpauc.index if large.llpauc else None,
         }
         metrics[at] = {
             name: design.column("llpauc", alpha=index[0], beta=index[1])
@@ -176,7 +176,7 @@ def _claims(found: Sequence[Finding]) -> Iterator[Claim]:
         return ", ".join(f"K={f.k}: {template.format(*values)}" for f, *values in rows)
 
     def clearly_above(high: Sequence[float], low: Sequence[float]) -> bool:
-        return all(h > l + _CLEAR for h, l in zip(high, low, strict=True))
+        return all(a > b + _CLEAR for a, b in zip(high, low, strict=True))
 
     yield Claim(
         "LLPAUC's maximum is above 0.9 for every K",
@@ -187,7 +187,7 @@ def _claims(found: Sequence[Finding]) -> Iterator[Claim]:
         fractions = [float(getattr(spot, name)) for spot in best]
         if len(fractions) > 1:
             yield Claim(
-                f"the {name} of the maximum decreases with K",
+                f"the {name} of the maximum grows with K",
                 fractions == sorted(fractions) and fractions[0] < fractions[-1],
                 f"{name} {by_k('{:.2g}', fractions)}",
             )

@@ -52,9 +52,7 @@ def compare_losses(name: str, study: Study) -> Report:
     present = [data for data in losses if data in study.available]
     if not present:
         raise InputError(datasets.missing_message(next(iter(losses)), study.data))
-    by_data = {
-        data: _rows(name, study, data, losses[data], table["backbones"]) for data in present
-    }
+    by_data = {data: _rows(name, study, data, losses[data], table["backbones"]) for data in present}
     parts = []
     for data, of_data in by_data.items():
         parts += [f"## {data}", methods_table(of_data), bullet_list(remarks(of_data))]
@@ -100,7 +98,7 @@ def _rows(
     for backbone in backbones:
         for method, setting in settings.items():
             loss = "llpauc" if method in EXTRA else method
-            rule = {"valid_metric": "recall@50"} if method == AUTHORS_RULE else {}
+            rule: Setting = {"valid_metric": "recall@50"} if method == AUTHORS_RULE else {}
             if (backbone, method) != ("lightgcn", AUTHORS_RULE):
                 cells[backbone, method] = [
                     trainings.training(data, loss, seed, backbone, **setting, **rule)
@@ -201,11 +199,15 @@ def dataset_table(study: Study) -> Report:
         duplicates = [f"{part} {n}" for part, n in counts["duplicates"].items() if n]
         row = {"data": name, **{key: counts[key] for key in ("users", "items", "interactions")}}
         row["sparsity"] = f"{counts['sparsity']:.2%}"
-        row["the paper"] = "{:,} / {:,} / {:,} / {:.2%}".format(*SIZES[name]) if name in SIZES else "-"
+        row["the paper"] = (
+            "{:,} / {:,} / {:,} / {:.2%}".format(*SIZES[name]) if name in SIZES else "-"
+        )
         row["test users"] = counts["test users"]
         row["of them cold"] = f"{counts['cold test users']:.1%}"
         row["duplicates"] = ", ".join(duplicates) or "none"
-        rows.append(row | {key: counts[key] for key in ("test pairs also in train", "also in valid")})
+        rows.append(
+            row | {key: counts[key] for key in ("test pairs also in train", "also in valid")}
+        )
     lines = [[f"{v:,}" if isinstance(v, int) else str(v) for v in r.values()] for r in rows]
     messages = [
         datasets.missing_message(name, study.data)

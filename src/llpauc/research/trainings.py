@@ -74,7 +74,7 @@ def baseline(data: str, model: str, *, test: bool = True, **setting: Any) -> Cel
 
 
 def choose_settings(study: Study, data: str, losses: Sequence[str]) -> dict[str, Setting]:
-    """The best setting of each loss (with MF) and of EASE by validation, the mean over the seeds."""
+    """The setting of each loss (with MF) and of EASE with the best mean validation value."""
     cells: dict[str, list[tuple[Setting, list[Cell]]]] = {}
     for loss in losses:
         grid = GRIDS[loss][len(GRIDS[loss]) // 2 :][:1] if study.quick else GRIDS[loss]
@@ -104,7 +104,7 @@ def seed_values(
     for result in results:
         if "refused" in result:
             raise InputError(result["refused"])
-    groups = [result.get(key, result["test"]) for result in results]
+    groups = [result[key if key in result else "test"] for result in results]
     return [by_group.get(group, by_group["all"])[metric] for by_group in groups]
 
 
@@ -140,7 +140,9 @@ def run_training(
         result["test"] = evaluate(trained.scorer(), split, metrics=METRICS, mask="paper").summary()
         trained.options = dataclasses.replace(trained.options, cold="mean")
         scorer = trained.scorer()
-        result["test_mean_vector"] = evaluate(scorer, split, metrics=METRICS, mask="paper").summary()
+        result["test_mean_vector"] = evaluate(
+            scorer, split, metrics=METRICS, mask="paper"
+        ).summary()
     return result
 
 
@@ -188,7 +190,7 @@ def fit_recommender(
     split: Split, seed: int, setting: Mapping[str, Any], refit: bool = False
 ) -> Recommender:
     """A fitted recommender; the seed is passed to those that are trained."""
-    seeded = {"seed": seed} if "loss" in setting else {}
+    seeded: Setting = {"seed": seed} if "loss" in setting else {}
     recommender = Recommender(**setting, **seeded, refit=refit).fit(split)
     if recommender.history is not None and recommender.history.signal is not None:
         raise KeyboardInterrupt  # a partial training is no result

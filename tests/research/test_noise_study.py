@@ -1,4 +1,4 @@
-"""What noise costs: the gap by hand, honest choices, and remarks that follow the numbers."""
+"""The noise study: the gap, choices on validation, and remarks that describe the numbers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.models import Popularity
 from llpauc.recommend import Recommender
-from llpauc.research import collection, noise_gap
-from llpauc.research import lab as lab_module
-from llpauc.research.lab import Lab
-from llpauc.research.noise_gap import ALPHAS, LOSSES, METHODS, Line, run_gap
+from llpauc.research import cells as cells_module
+from llpauc.research import datasets, noise_study, trainings
+from llpauc.research.cells import Study
+from llpauc.research.datasets import VARIANTS
+from llpauc.research.declarations import PAPER
+from llpauc.research.noise_study import ALPHAS, LOSSES, METHODS, Comparison
+from llpauc.research.trainings import run_recommender
 from tests.datasets import random_split, real, taste_split
 
 
@@ -31,19 +34,20 @@ def with_noise(clean: Split, seed: int = 0) -> Split:
         [*ids.ids(rows)]
         for ids, rows in ((train.user_ids, train.users), (train.item_ids, train.items))
     )
-    kept = rng.permutation(len(users))[: len(users) // 2]
-    new = len(users) - len(kept)
+    clean_events = rng.permutation(len(users))[: len(users) // 2]
+    new = len(users) - len(clean_events)
     noisy_users = [f"u{u}" for u in rng.integers(0, 60, new)]
     noisy_items = [f"i{i}" for i in rng.integers(0, 50, new)]
     mixed = Interactions.of(
-        [*(users[at] for at in kept), *noisy_users], [*(items[at] for at in kept), *noisy_items]
+        [*(users[at] for at in clean_events), *noisy_users],
+        [*(items[at] for at in clean_events), *noisy_items],
     )
     return Split.of(mixed, clean.valid, clean.test)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Both pairs, made up: Adressa with cold users, MovieLens without."""
+    """Both pairs, generated: Adressa with cold users, MovieLens without."""
     folder = tmp_path_factory.mktemp("data")
     for name, noisy, cold in (("adressa", "noise", True), ("ml-1m", "noisy", False)):
         kind = "inter" if name == "adressa" else "tsv"
@@ -54,192 +58,198 @@ def data(tmp_path_factory):
 
 
 def small(settings):
-    """The same grid, trained for a moment."""
-    moment = {"epochs": 2, "dimensions": 4, "negatives": 5, "batch_size": 64}
-    return [{**setting, **(moment if "loss" in setting else {})} for setting in settings]
+    """The same grid with tiny models."""
+    tiny = {"epochs": 2, "dimensions": 4, "negatives": 5, "batch_size": 64}
+    return [{**setting, **(tiny if "loss" in setting else {})} for setting in settings]
 
 
-def trained_for_a_moment(patch):
-    patch.setattr(noise_gap, "METHODS", {n: small(some) for n, some in METHODS.items()})
-    patch.setattr(noise_gap, "_OF_LLPAUC", small(noise_gap._OF_LLPAUC))
+def use_tiny_models(patch):
+    patch.setattr(noise_study, "METHODS", {n: small(some) for n, some in METHODS.items()})
 
 
 @pytest.fixture(scope="module")
 def made(data, tmp_path_factory):
-    """The report of Adressa, two seeds, the whole grid, and every cell that was asked for."""
-    lab = Lab(data, tmp_path_factory.mktemp("out"), seeds=(1, 2))
-    asked = []
+    """The report of Adressa, two seeds, the whole grid, and every requested cell."""
+    study = Study(data, tmp_path_factory.mktemp("out"), seeds=(1, 2))
+    requested = []
     with pytest.MonkeyPatch.context() as patch:
-        real_run = lab_module.run
-        patch.setattr(lab_module, "run", lambda cell, d: asked.append(cell) or real_run(cell, d))
-        patch.setattr(noise_gap, "PAIRS", ("adressa",))
-        trained_for_a_moment(patch)
-        report = noise_gap.noise_gap(lab)
-    return lab, report, asked
+        real_run = cells_module.run_cell
+        patch.setattr(
+            cells_module, "run_cell", lambda cell, d: requested.append(cell) or real_run(cell, d)
+        )
+        patch.setitem(PAPER["noise"], "pairs", ["adressa"])
+        use_tiny_models(patch)
+        report = noise_study.noise_gap(study)
+    return study, report, requested
 
 
 # --- the gap --------------------------------------------------------------------------------------
 
 
-def a_line(method, clean, noise, valid=0.5, pair="adressa"):
+def make_comparison(method, clean, noise, valid=0.5, pair="adressa"):
     def results(values):
         return [
             {"valid": valid, "test": {"all": {"recall@20": v, "ndcg@20": v / 2}}} for v in values
         ]
 
-    return Line(
+    return Comparison(
         pair, method, {"clean": {}, "noise": {}}, {"clean": results(clean), "noise": results(noise)}
     )
 
 
-def test_what_is_lost_goes_seed_by_seed():
-    line = a_line("BPR", [0.4, 0.5], [0.3, 0.45])
+def test_comparison_lost_is_computed_per_seed():
+    line = make_comparison("BPR", [0.4, 0.5], [0.3, 0.45])
     assert line.lost("recall@20").mean == pytest.approx((0.1 + 0.05) / 2)
     assert line.lost("recall@20").sd == pytest.approx(abs(0.1 - 0.05) / np.sqrt(2))
-    assert line.share_lost("recall@20").mean == pytest.approx((0.25 + 0.1) / 2)
+    assert line.fraction_lost("recall@20").mean == pytest.approx((0.25 + 0.1) / 2)
     assert line.lost("ndcg@20").mean == pytest.approx((0.1 + 0.05) / 4)
-    assert line.values("clean", "recall@20", "warm") == [0.4, 0.5]  # nobody is cold
+    assert line.values("clean", "recall@20", "warm") == [0.4, 0.5]  # no cold users
 
 
-def all_lines(**over):
-    """Every loss loses a tenth, but for those given as (clean, noise, validation)."""
+def all_methods(**over):
+    """Every loss loses a tenth, except those given as (clean, noise, validation)."""
     names = ["popularity", *LOSSES, *(f"LLPAUC, alpha {a:g}" for a in ALPHAS)]
-    lines = []
+    methods = []
     for name in names:
         clean, noise, valid = over.get(name, (0.2, 0.18, 0.5))
-        lines.append(a_line(name, [clean, clean + 0.002], [noise, noise + 0.002], valid))
-    return lines
+        methods.append(make_comparison(name, [clean, clean + 0.002], [noise, noise + 0.002], valid))
+    return methods
 
 
-def test_remarks_follow_the_numbers():
-    said = noise_gap.remarks(
-        all_lines(SL=(0.3, 0.24, 0.9), RCE=(0.1, 0.099, 0.1), LLPAUC=(0.2, 0.17, 0.4))
+def test_remarks_describe_the_numbers():
+    text = noise_study.remarks(
+        all_methods(SL=(0.3, 0.24, 0.9), RCE=(0.1, 0.099, 0.1), LLPAUC=(0.2, 0.17, 0.4))
     )
     assert (
-        "Recall@20 after noise training: SL is best of the losses (.2410 ± .0014), .0600 above"
-        in (said[0])
+        "Recall@20 after noise training: SL is the best of the losses (.2410 ± .0014), .0600 above"
+        in (text[0])
     )
-    assert "RCE loses least" in said[1]
-    assert f"LLPAUC is number {len(LOSSES) - 1} of {len(LOSSES)}" in said[1]
-    assert "no bound on TPR differs" in said[2]
-    assert said[-1].startswith("Noisy validation would pick SL")
-    best = noise_gap.remarks(all_lines(LLPAUC=(0.2, 0.199, 0.6), popularity=(0.3, 0.3, 0)))
-    assert "LLPAUC is best of the losses" in best[0]
+    assert "RCE loses least" in text[1]
+    assert f"LLPAUC is number {len(LOSSES) - 1} of {len(LOSSES)}" in text[1]
+    assert "no bound on TPR differs" in text[2]
+    assert text[-1].startswith("Noisy validation would choose SL")
+    best = noise_study.remarks(all_methods(LLPAUC=(0.2, 0.199, 0.6), popularity=(0.3, 0.3, 0)))
+    assert "LLPAUC is the best of the losses" in best[0]
     assert "below popularity" in best[0]
     assert "LLPAUC loses least" in best[1]
     assert f"number 1 of {len(LOSSES)}" in best[1]
 
 
-def test_alpha_is_said_to_help_only_beyond_the_spread_of_the_seeds():
-    lines = all_lines(
+def test_alpha_remark_only_reports_differences_beyond_the_deviation():
+    lines = all_methods(
         **{"LLPAUC, alpha 0.7": (0.2, 0.195, 0.5), "LLPAUC, alpha 0.5": (0.2, 0.15, 0.5)}
     )
-    said = noise_gap._about_alpha(lines, "recall@20")
-    assert "loses less than alpha 1 by more than the seeds' spread: 0.7;" in said
-    assert "loses more than alpha 1 by more than the seeds' spread: 0.5." in said
-    assert "Best after noise training: alpha 0.7" in said
+    text = noise_study.alpha_remark(lines, "recall@20")
+    assert "loses less than alpha 1 by more than the deviation of the seeds: 0.7;" in text
+    assert "loses more than alpha 1 by more than the deviation of the seeds: 0.5." in text
+    assert "Best after noise training: alpha 0.7" in text
 
 
-def test_the_verdict_averages_over_pairs():
+def test_averages_are_means_over_pairs():
     names = list(LOSSES)
-    lines = [a_line(name, [0.2], [0.1], pair="one") for name in names]
-    lines += [a_line(name, [0.2], [0.2 if name == "SL" else 0.1], pair="two") for name in names]
-    lost, left, *_ = noise_gap._verdict(lines)
+    lines = [make_comparison(name, [0.2], [0.1], pair="one") for name in names]
+    lines += [
+        make_comparison(name, [0.2], [0.2 if name == "SL" else 0.1], pair="two") for name in names
+    ]
+    lost, left, *_ = noise_study.averages(lines)
     assert "SL 25.0%, " in lost
     assert "BPR 50.0%" in lost
     assert "SL 100.0%, " in left
     assert "BPR 75.0%" in left
 
 
-# --- honest cells ---------------------------------------------------------------------------------
+# --- cells ----------------------------------------------------------------------------------------
 
 
-def test_every_setting_is_a_recommender_with_the_default_for_cold_users():
-    for name, settings in {**METHODS, "LLPAUC": noise_gap._OF_LLPAUC}.items():
+def test_methods_are_valid_recommenders_with_default_cold_users():
+    for name, settings in METHODS.items():
         assert 1 <= len(settings) <= 4, name
         for setting in settings:
             made = Recommender(**setting)
             if "loss" in setting:
                 assert made.plan().embedding.cold == "mean", name
-        if name in LOSSES:  # everybody may choose the rate, the recipe's aside: it has one
-            rates = [noise_gap.RECIPE["lr"]] if "recipe" in name else noise_gap.RATES
+        if name in LOSSES:  # every loss chooses the learning rate, except that the recipe has one
+            rates = [0.003] if "recipe" in name else (0.02, 0.005)
             assert {setting["lr"] for setting in settings} == set(rates)
 
 
-def test_a_cell_learns_from_train_alone_and_masks_what_was_seen():
+def test_run_recommender_learns_from_train_and_masks_seen_items():
     split = random_split(1)
-    found = run_gap(lambda name: split, "d", seed=1, model="popularity")
-    by_hand = evaluate(Popularity(split.train), split, metrics=list(noise_gap.METRICS)).summary()
+    found = run_recommender(lambda name: split, "d", seed=1, test=True, model="popularity")
+    by_hand = evaluate(Popularity(split.train), split, metrics=trainings.METRICS).summary()
     assert found["test"]["all"] == by_hand["all"]
     assert found["valid"] == evaluate(
         Popularity(split.train), split, on="valid", metrics=["ndcg@20"]
     ).mean("ndcg@20")
 
 
-def test_the_test_part_has_no_say_in_training_or_validation():
+def test_run_recommender_test_part_does_not_change_training_or_validation():
     split = random_split(1)
     other = replace(split, test=split.test.take(np.arange(len(split.test)) % 2 == 0))
-    given = {"model": "mf", "loss": "bpr", "dimensions": 4, "epochs": 3, "negatives": 5, "seed": 1}
-    one, two = (run_gap(lambda name, s=s: s, "d", **given) for s in (split, other))
+    options = {"model": "mf", "loss": "bpr", "dimensions": 4, "epochs": 3, "negatives": 5}
+    options["seed"] = 1
+    one, two = (
+        run_recommender(lambda name, s=s: s, "d", test=True, **options) for s in (split, other)
+    )
     assert one["valid"] == two["valid"]
-    assert one["epochs"] == two["epochs"]
+    assert one["best_epoch"] == two["best_epoch"]
     assert one["test"] != two["test"]
 
 
-@pytest.mark.parametrize("variant", noise_gap.VARIANTS)
-def test_each_side_chooses_by_its_own_validation_with_the_first_seed(made, variant):
-    lab, report, asked = made
-    own = [cell for cell in asked if cell.data == f"adressa-{variant}"]
-    valid = {cell: result["valid"] for cell, result in lab.results(own).items()}
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_noise_gap_each_side_chooses_by_its_own_validation_with_the_first_seed(made, variant):
+    study, report, requested = made
+    own = [cell for cell in requested if cell.data == f"adressa-{variant}"]
+    valid = {cell: result["valid"] for cell, result in study.results(own).items()}
     llpauc = [
         c
         for c in own
         if dict(c.options).get("loss") == "llpauc" and "score" not in c.spec["options"]
     ]
-    tried = [c for c in llpauc if c["alpha"] == noise_gap.MIDDLE and c["seed"] == 1]
+    tried = [c for c in llpauc if c["alpha"] == 0.7 and c["seed"] == 1]
     assert {(c["beta"], c["lr"]) for c in tried} == {
-        (beta, rate) for beta in noise_gap.BETAS for rate in noise_gap.RATES
+        (beta, rate) for beta in (0.1, 0.3) for rate in (0.02, 0.005)
     }
     best = max(tried, key=valid.__getitem__)
-    # Of the other alphas and seeds none but the chosen beta and rate is trained.
+    # Other alphas and seeds are trained with the chosen beta and learning rate only.
     others = [c for c in llpauc if c not in tried]
     assert {(c["beta"], c["lr"]) for c in others} == {(best["beta"], best["lr"])}
     assert {(c["alpha"], c["seed"]) for c in others} == {
         (alpha, seed) for alpha in ALPHAS for seed in (1, 2)
-    } - {(noise_gap.MIDDLE, 1)}
+    } - {(0.7, 1)}
     alphas = [c for c in [*others, best] if c["seed"] == 1]
     alpha = max(alphas, key=valid.__getitem__)["alpha"]
     (row,) = rows_of(report, data="adressa", method="LLPAUC", users="all", metric="ndcg@20")
     assert row[f"chosen {variant}"].startswith(f"alpha {alpha:g}, beta {best['beta']:g}")
 
 
-def rows_of(report, **wanted):
-    return [r for r in report.rows if all(r[name] == value for name, value in wanted.items())]
+def rows_of(report, **columns):
+    return [r for r in report.rows if all(r[name] == value for name, value in columns.items())]
 
 
 # --- the report -----------------------------------------------------------------------------------
 
 
-def test_rows_hold_what_the_cells_hold(made):
-    lab, report, asked = made
-    results = lab.results(asked)
-    kept = {  # the chosen rate is the one that the second seed was trained with
+def test_noise_gap_rows_equal_the_cells(made):
+    study, report, requested = made
+    results = study.results(requested)
+    chosen_rates = {  # the chosen rate is the one that the second seed was trained with
         variant: {
             c["lr"]
-            for c in asked
+            for c in requested
             if (c.data, dict(c.options).get("loss"), c["seed"]) == (f"adressa-{variant}", "bpr", 2)
         }
-        for variant in noise_gap.VARIANTS
+        for variant in VARIANTS
     }
     values = {
         variant: [
             results[c]["test"]["warm"]["recall@20"]
-            for c in sorted(set(asked), key=lambda c: c["seed"])
+            for c in sorted(set(requested), key=lambda c: c["seed"])
             if c.data == f"adressa-{variant}"
             and dict(c.options).get("loss") == "bpr"
-            and c["lr"] in kept[variant]
+            and c["lr"] in chosen_rates[variant]
         ]
-        for variant in noise_gap.VARIANTS
+        for variant in VARIANTS
     }
     assert [len(some) for some in values.values()] == [2, 2]
     (row,) = rows_of(report, data="adressa", method="BPR", users="warm", metric="recall@20")
@@ -247,11 +257,11 @@ def test_rows_hold_what_the_cells_hold(made):
     lost = np.subtract(values["clean"], values["noise"])
     assert float(row["lost"]) == pytest.approx(lost.mean(), abs=1e-6)
     assert float(row["lost sd"]) == pytest.approx(lost.std(ddof=1), abs=1e-6)
-    assert len(report.rows) == 4 * (len(METHODS) + 1 + len(ALPHAS))
+    assert len(report.rows) == 4 * (len(METHODS) + len(ALPHAS))
     assert report.markdown.count("Users with a training event only") == 1
 
 
-def test_noise_costs_something_where_half_the_events_are_random(made):
+def test_noise_gap_is_positive_where_half_the_events_are_random(made):
     _, report, _ = made
     lost = [
         float(row["lost"])
@@ -261,7 +271,7 @@ def test_noise_costs_something_where_half_the_events_are_random(made):
     assert min(lost) > 0
 
 
-def test_the_command_makes_text_table_and_picture_of_the_pair_that_is_there(data, tmp_path, capsys):
+def test_reproduce_command_noise_gap_of_the_available_pair(data, tmp_path, capsys):
     alone = tmp_path / "data"
     alone.mkdir()
     for name in ("ml-1m_clean", "ml-1m_noisy"):
@@ -272,32 +282,32 @@ def test_the_command_makes_text_table_and_picture_of_the_pair_that_is_there(data
     text = (tmp_path / "out" / "table-noise-gap.md").read_text()
     assert "## ml-1m" in text
     assert "## adressa" not in text
-    assert "Users with a training event only" not in text  # there is nobody else
+    assert "Users with a training event only" not in text  # no cold users
     assert str(tmp_path) not in text
     assert (tmp_path / "out" / "table-noise-gap.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "out" / "table-noise-gap.csv").open(newline="") as file:
         assert {row["method"] for row in csv.DictReader(file)} >= {*METHODS, *LOSSES}
     (alone / "ml-1m_noisy").unlink()
     assert main([*words, str(alone)]) == 2
-    told = capsys.readouterr().err.strip().splitlines()
-    assert "adressa-clean" in told[-1]
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert "adressa-clean" in lines[-1]
 
 
-def test_half_a_pair_is_no_pair(data, tmp_path):
+def test_noise_gap_incomplete_pair_raises(data, tmp_path):
     (tmp_path / "adressa_clean").symlink_to(data / "adressa_clean")
     with pytest.raises(InputError, match="adressa-noise"):
-        noise_gap.noise_gap(Lab(tmp_path, tmp_path / "out", quick=True))
+        noise_study.noise_gap(Study(tmp_path, tmp_path / "out", quick=True))
 
 
 # --- the real pair --------------------------------------------------------------------------------
 
 
-def test_both_movielens_have_one_test_part_but_for_the_numbers_of_the_items():
-    """Users keep their ids. Which users have an item in test tells the item, whatever its id."""
+def test_load_both_movielens_variants_have_the_same_test_part_except_item_ids():
+    """User ids are the same. The users with an item in test identify it, whatever its id."""
     folder = real("ml-1m_noisy").parent
     seen = []
-    for variant in noise_gap.VARIANTS:
-        test = collection.load(f"ml-1m-{variant}", folder).test
+    for variant in VARIANTS:
+        test = datasets.load(f"ml-1m-{variant}", folder).test
         users_of = defaultdict(set)
         users, items = test.user_ids.ids(test.users), test.item_ids.ids(test.items)
         for user, item in zip(users, items, strict=True):
