@@ -1,8 +1,8 @@
 """The paper's Monte-Carlo study against the naive method: permute and sort lists of 51,000 items.
 
-The rival draws a score for each item, sorts, and computes the same metrics from the sorted list with
-NumPy (one cumulative sum per beta serves every alpha), for a small fraction of the rankings. The
-seconds per ranking are compared. A check confirms that both give the same metrics.
+The rival draws a score for each item, sorts, and computes the same metrics from the sorted list
+with NumPy (one cumulative sum per beta serves every alpha), for a small fraction of the rankings.
+The seconds per ranking are compared. A check confirms that both give the same metrics.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GOAL = 100.0
 
 
 def measure_labels(labels: np.ndarray, design: Design) -> np.ndarray:
-    """All metrics of one ranking, given as relevance from the top down, ordered as `Design.column`."""
+    """All metrics of one ranking, from the relevance by rank, ordered as `Design.column`."""
     ranks = np.flatnonzero(labels)
     above = ranks - np.arange(design.positives)
     lower, two_way = [], []
