@@ -1,8 +1,7 @@
-"""One training, by one process or by several: `python -m tests.processes OUT [ACTION]` under
-torchrun.
+"""Trains small models in one or several processes: `python -m tests.processes ACTION FOLDER`.
 
-Every case is trained on the same small events; what came out goes to OUT as arrays. A test runs the
-cases here and under torchrun, and compares.
+Every case is trained on the same small events, and the results are saved as arrays. A test runs the
+cases in this process and under torchrun, and compares the results.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained, and how."""
+    """A model, a loss and their options."""
 
     model: str = "mf"
     loss: str = "llpauc"
-    of_loss: dict[str, Any] = field(default_factory=dict)
-    of_model: dict[str, Any] = field(default_factory=dict)
-    of_fit: dict[str, Any] = field(default_factory=dict)
+    loss_options: dict[str, Any] = field(default_factory=dict)
+    model_options: dict[str, Any] = field(default_factory=dict)
+    training_options: dict[str, Any] = field(default_factory=dict)
     shard: bool = False
 
 
@@ -48,34 +47,42 @@ _LLPAUC = {"alpha": 0.7, "beta": 0.1}
 _ROWS = {**_LLPAUC, "solver": "per-user"}
 _SOFT = {"score": "cosine", "temperature": 0.25}
 CASES = {
-    "llpauc": Case(of_loss=_LLPAUC),
-    "llpauc, shards": Case(of_loss=_LLPAUC, shard=True),
-    "rows, shared": Case(of_loss=_ROWS, of_model=_SOFT, of_fit={"sampler": "shared"}),
+    "llpauc": Case(loss_options=_LLPAUC),
+    "llpauc, shards": Case(loss_options=_LLPAUC, shard=True),
+    "rows, shared": Case(
+        loss_options=_ROWS, model_options=_SOFT, training_options={"sampler": "shared"}
+    ),
     "rows, shared, shards": Case(
-        of_loss=_ROWS, of_model=_SOFT, of_fit={"sampler": "shared"}, shard=True
+        loss_options=_ROWS, model_options=_SOFT, training_options={"sampler": "shared"}, shard=True
     ),
     "exact, all items": Case(
-        of_loss={**_LLPAUC, "solver": "exact"}, of_fit={"sampler": "all-items"}
+        loss_options={**_LLPAUC, "solver": "exact"}, training_options={"sampler": "all-items"}
     ),
-    "bpr, biased, shards": Case(loss="bpr", of_model={"item_bias": True}, shard=True),
-    "tce, popularity": Case(loss="tce", of_fit={"sampler": "popularity"}),
+    "bpr, biased, shards": Case(loss="bpr", model_options={"item_bias": True}, shard=True),
+    "tce, popularity": Case(loss="tce", training_options={"sampler": "popularity"}),
     "sl@k, shards": Case(
-        loss="sl_at_k", of_model={"score": "cosine"}, of_fit={"sampler": "shared"}, shard=True
+        loss="sl_at_k",
+        model_options={"score": "cosine"},
+        training_options={"sampler": "shared"},
+        shard=True,
     ),
     "bce, decay, uniform-with-positives": Case(
-        loss="bce", of_fit={"sampler": "uniform-with-positives", "weight_decay": 0.01}
+        loss="bce", training_options={"sampler": "uniform-with-positives", "weight_decay": 0.01}
     ),
     "lightgcn, sl, in-batch": Case(
-        "lightgcn", "sl", of_model={"score": "cosine"}, of_fit={"sampler": "in-batch", "share": 2}
+        "lightgcn",
+        "sl",
+        model_options={"score": "cosine"},
+        training_options={"sampler": "in-batch", "share": 2},
     ),
-    "itemsum, llpauc": Case("itemsum", of_loss=_LLPAUC),
+    "itemsum, llpauc": Case("itemsum", loss_options=_LLPAUC),
 }
 
 
 def events() -> Split:
-    """Users and items that neither two nor three divide; one user has every item but a few.
+    """Numbers of users and items that are not multiples of 2 or 3; one user has nearly every item.
 
-    The last batch of an epoch has one row: of several processes, all but one have none of it.
+    The last batch of an epoch has one row, so that all processes but one have an empty part of it.
     """
     rng = np.random.default_rng(0)
     users, items = rng.integers(0, 151, 2_500), (rng.random(2_500) ** 2 * 103).astype(int)
@@ -93,16 +100,16 @@ def train(
     checkpoint: CheckpointSettings | None = None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train; figures of every epoch and the vectors, on the first rank."""
-    options = EmbeddingOptions(dimensions=16, **case.of_model)
+    """Train; metrics of every epoch and, in the first process, the vectors."""
+    options = EmbeddingOptions(dimensions=16, **case.model_options)
     if case.shard:
         model = ShardedMF(split.train, options, 3, processes)
     else:
         model = EMBEDDING_MODELS[case.model](split.train, options, 3)
-    loss = make_loss(case.loss, **case.of_loss)
+    loss = make_loss(case.loss, **case.loss_options)
     fitted = TrainingOptions(
         epochs=epochs, batch_size=BATCH, negatives=20, lr=0.01, seed=1, shard=case.shard,
-        **case.of_fit,
+        **case.training_options,
     )  # fmt: skip
 
     def on_epoch(epoch: Any) -> None:
@@ -114,10 +121,10 @@ def train(
     test = evaluate(model.scorer(), split, processes=processes, own_users=own)
     users, items = model.vectors()
     variables = np.array([p.item() for p in loss.parameters()])
-    told = processes.gather(variables[None])
+    gathered = processes.gather(variables[None])
     return {
         "users": users, "items": items, "variables": variables,
-        "variables apart": np.ptp(told, axis=0),
+        "variables range": np.ptp(gathered, axis=0),
         "valid": np.array([next(iter(e.valid.values())) for e in history.epochs]),
         "loss": np.array([e.loss for e in history.epochs]),
         "test": np.array([test.mean(name) for name in test.values]),
@@ -126,13 +133,13 @@ def train(
 
 
 class StoppedError(Exception):
-    """In place of a crash."""
+    """Stands for a crash."""
 
 
 def torchrun(
     processes: int, *words: str, launcher: tuple[str, ...] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m tests.processes WORDS` in so many processes."""
+    """Run `python -m tests.processes WORDS` in several processes."""
     return subprocess.run(
         torchrun_command(processes, "tests.processes", *words, launcher=launcher),
         cwd=ROOT, env=torchrun_environment() | environment, text=True,
@@ -174,14 +181,14 @@ def all_cases(out: Path, epochs: int = 3) -> None:
 
 
 def plain_torch(out: Path) -> None:
-    """Twenty steps of the engine for GPUs, here on CPUs."""
+    """Twenty steps of `TorchEngine` on CPUs."""
     processes, split, results = current_process_group(), events(), {}
     for name in ("llpauc", "lightgcn, sl, in-batch"):
         case = CASES[name]
-        options = EmbeddingOptions(dimensions=16, **case.of_model)
+        options = EmbeddingOptions(dimensions=16, **case.model_options)
         model = EMBEDDING_MODELS[case.model](split.train, options, 3)
-        sampler = make_sampler(case.of_fit.get("sampler", "uniform"), split.train, 20, 1)
-        loss = make_loss(case.loss, **case.of_loss)
+        sampler = make_sampler(case.training_options.get("sampler", "uniform"), split.train, 20, 1)
+        loss = make_loss(case.loss, **case.loss_options)
         engine = TorchEngine(model, loss, sampler, TrainingOptions(lr=0.01), processes=processes)
         values = []
         for step in range(20):
@@ -195,7 +202,7 @@ def plain_torch(out: Path) -> None:
 
 
 def half(out: Path) -> None:
-    """Stop some cases in the middle of their third epoch, with a checkpoint of the second."""
+    """Stop some cases in their third epoch, with a checkpoint of the second."""
     processes, split = current_process_group(), events()
     for name in RESUMED:
         kept = CheckpointSettings(out / name.replace(" ", "-"), 1e-9, "resume")
@@ -206,7 +213,7 @@ def half(out: Path) -> None:
 
 
 def rest(out: Path) -> None:
-    """Go on from what `half` left, by however many processes."""
+    """Resume the cases that `half` stopped, with any number of processes."""
     processes, split = current_process_group(), events()
     results = {}
     for name in RESUMED:
@@ -217,15 +224,15 @@ def rest(out: Path) -> None:
 
 
 def unequal(out: Path) -> None:
-    """Rank 1 has one event less."""
+    """Process 1 has one event less."""
     processes, split = current_process_group(), events()
     if not processes.is_first:
         split = Split(split.train.take(np.arange(1, len(split.train))), split.valid, split.test)
     train(CASES["llpauc"], processes, split, 1)
 
 
-def asleep(out: Path) -> None:
-    """Rank 1 does not answer."""
+def sleeping(out: Path) -> None:
+    """Process 1 does not answer."""
     import time
 
     if not current_process_group().is_first:
@@ -233,8 +240,8 @@ def asleep(out: Path) -> None:
     current_process_group().barrier()
 
 
-def elsewhere(folder: Path) -> None:
-    """Rank 1 stands in a folder without the file."""
+def missing_file(folder: Path) -> None:
+    """Process 1 runs in a folder without the file."""
     os.chdir(folder if os.environ["RANK"] == "0" else folder.parent)
     sys.exit(main(["train", "events.csv", "--out", str(folder / "run"), "--epochs", "1"]))
 
@@ -243,15 +250,17 @@ def small_files(folder: Path, *words: str) -> None:
     import resource
     import signal
 
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error in place of the end
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # raise an error instead of ending the process
     resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, 65_536))
     more = ["--epochs", "2", "--checkpoint-every", "0.1s", *words]
     sys.exit(main(["train", str(folder / "events.csv"), "--out", str(folder / "run"), *more]))
 
 
 RESUMED = ("llpauc", "llpauc, shards", "rows, shared, shards", "lightgcn, sl, in-batch")
-ACTIONS = {f.__name__: f for f in (all_cases, plain_torch, half, rest, unequal, asleep)}
-COMMANDS = {f.__name__: f for f in (elsewhere, small_files)}  # join by themselves
+ACTIONS = {f.__name__: f for f in (all_cases, plain_torch, half, rest, unequal, sleeping)}
+COMMANDS = {
+    f.__name__: f for f in (missing_file, small_files)
+}  # these call join_process_group themselves
 
 if __name__ == "__main__":
     action, folder = sys.argv[1], Path(sys.argv[2])

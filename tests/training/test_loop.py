@@ -1,4 +1,4 @@
-"""Training: the kernels against plain torch, every model with every loss, and trouble."""
+"""The training loop: both engines compared, every model with every loss, and errors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("model", "loss", "sampler", "score", "bias"), CASES)
-def test_the_kernels_do_what_plain_torch_does(model, loss, sampler, score, bias):
+def test_cpu_engine_equals_torch_engine(model, loss, sampler, score, bias):
     if model == "lightgcn" and bias:
         return
     options = EmbeddingOptions(
@@ -90,8 +90,8 @@ def test_the_kernels_do_what_plain_torch_does(model, loss, sampler, score, bias)
 
 
 @pytest.mark.parametrize("loss", [OPAUCLoss(0.1), LLPAUCLoss(0.7, 1.0)])
-def test_a_threshold_without_a_gradient_is_no_trouble_to_a_checkpoint(loss):
-    """A share of 1 selects all: plain torch then has no moments for its threshold."""
+def test_torch_engine_state_without_moments_of_an_unused_threshold(loss):
+    """A fraction of 1 selects all rows: torch then has no moments for its threshold."""
     loss.sharpness = math.inf  # past the kernel, as on a GPU
     sampler = make_sampler("uniform", SPLIT.train, 5, 0)
     model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=4), 1)
@@ -103,7 +103,7 @@ def test_a_threshold_without_a_gradient_is_no_trouble_to_a_checkpoint(loss):
         np.testing.assert_array_equal(other.state()[name], value)
 
 
-def test_in_batch_negatives_are_counted_as_such():
+def test_check_feasible_counts_in_batch_negatives():
     options = TrainingOptions(batch_size=10_000_000, sampler="in-batch", negatives=1)
     one = np.zeros(1, np.int32)
     many = Interactions(one, one, IdMap.of(["a"]), IdMap.of(range(10**6)))
@@ -111,8 +111,8 @@ def test_in_batch_negatives_are_counted_as_such():
         check_feasible(many, 8, options)
 
 
-def test_weight_decay_leaves_items_outside_the_batch_alone():
-    """Also where a batch has more pairs than there are items."""
+def test_cpu_engine_weight_decay_changes_rows_of_the_batch_only():
+    """Also in a batch with more pairs than items."""
     model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=4), 1)
     before = model.item_table.detach().clone()
     sampler = make_sampler("uniform", SPLIT.train, 60, seed=3)
@@ -129,7 +129,7 @@ def test_weight_decay_leaves_items_outside_the_batch_alone():
 
 
 @pytest.mark.parametrize("every_item", [True, False])
-def test_the_index_of_a_batch_is_what_numpy_finds(every_item):
+def test_indexer_equals_numpy(every_item):
     rng = np.random.default_rng(4)
     users, positives = rng.integers(0, 9, (2, 12), dtype=np.int32)
     negatives = rng.integers(0, 30, (12, 5), dtype=np.int32)
@@ -149,22 +149,22 @@ def test_the_index_of_a_batch_is_what_numpy_finds(every_item):
 
 
 class Maker:
-    """Makes a batch's number; the helpers are counted."""
+    """Returns the numbers of a batch; records the calls and their threads."""
 
-    def __init__(self, helpers, breaks_at=None):
-        self.helpers, self.breaks_at = helpers, breaks_at
+    def __init__(self, helpers, fails_at=None):
+        self.helpers, self.fails_at = helpers, fails_at
         self.made, self.threads = [], set()
 
     def prepare(self, step, users, positives):
         self.threads.add(threading.current_thread())
         self.made.append(step)
-        if step == self.breaks_at:
-            raise InputError("broken")
+        if step == self.fails_at:
+            raise InputError("failing")
         return step, users.tolist(), positives.tolist()
 
 
 @pytest.mark.parametrize("size", [7, 64, 5000])
-def test_batches_made_ahead_are_those_made_on_demand(size):
+def test_batches_with_helpers_equal_batches_without(size):
     order = np.random.default_rng(0).permutation(len(SPLIT.train))
     on_demand = list(batches(Maker(0), SPLIT.train, order, size, 10))
     assert [step for step, *_ in on_demand] == list(range(10, 10 + -(-len(order) // size)))
@@ -176,11 +176,11 @@ def test_batches_made_ahead_are_those_made_on_demand(size):
         assert threading.current_thread() not in maker.threads
 
 
-def test_helpers_stay_within_bounds_and_end_with_the_loop():
-    """Events enough that a helper without bounds would run away."""
+def test_batches_helpers_are_bounded_and_end_with_the_generator():
+    """With enough events for helpers without a limit to prepare too many batches."""
     many = np.zeros(50 * 1024, np.int64)
-    for ends in ("early", "broken"):
-        maker = Maker(2, breaks_at=40 if ends == "broken" else None)
+    for ends in ("early", "failing"):
+        maker = Maker(2, fails_at=40 if ends == "failing" else None)
         made = batches(maker, SPLIT.train, many, 64, 0)
         with closing(made):
             if ends == "early":
@@ -189,19 +189,19 @@ def test_helpers_stay_within_bounds_and_end_with_the_loop():
                     if step == 20:
                         break
             else:
-                with pytest.raises(InputError, match="broken"):
+                with pytest.raises(InputError, match="failing"):
                     list(made)
         assert not any(thread.is_alive() for thread in maker.threads)
 
 
-def blocks(n_blocks=4, users=20, items=10, share=0.7, seed=0):
-    """Users of a block have items of that block only; a share of them is held out."""
+def blocks(n_blocks=4, users=20, items=10, fraction=0.7, seed=0):
+    """Users of a block have items of that block only; a fraction of them is held out."""
     rng = np.random.default_rng(seed)
     pairs = [(f"u{b}-{u}", f"i{b}-{i}")
              for b in range(n_blocks) for u in range(users) for i in range(items)]  # fmt: skip
     data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
-    kept = rng.random(len(data)) < share
-    kept[::items] = True  # nobody is cold
+    kept = rng.random(len(data)) < fraction
+    kept[::items] = True  # no user is cold
     return Split(data.take(kept), None, data.take(~kept))
 
 
@@ -210,7 +210,7 @@ BLOCKS = blocks()
 
 @pytest.mark.parametrize("model_name", list(EMBEDDING_MODELS))
 @pytest.mark.parametrize("loss_name", list(LOSSES))
-def test_every_model_with_every_loss_recovers_a_block_structure(model_name, loss_name):
+def test_fit_every_model_and_loss_recovers_a_block_structure(model_name, loss_name):
     loss = make_loss(loss_name, **PARAMETERS.get(loss_name, {}))
     options = EmbeddingOptions(dimensions=8, score=loss.score, init_scale=0.1)
     model = EMBEDDING_MODELS[model_name](BLOCKS.train, options, 1)
@@ -220,13 +220,13 @@ def test_every_model_with_every_loss_recovers_a_block_structure(model_name, loss
         BLOCKS,
         TrainingOptions(epochs=40, batch_size=64, negatives=12, lr=0.01, seed=1),
     )
-    found = evaluate(model.scorer(), BLOCKS, metrics=["recall@10"]).mean("recall@10")
-    by_chance = evaluate(
+    recall = evaluate(model.scorer(), BLOCKS, metrics=["recall@10"]).mean("recall@10")
+    random_recall = evaluate(
         EMBEDDING_MODELS[model_name](BLOCKS.train, options, 2).scorer(), BLOCKS,
         metrics=["recall@10"],
     ).mean("recall@10")  # fmt: skip
-    assert found > 0.8  # of the held-out third of each block; chance finds 0.3
-    assert model_name != "mf" or by_chance < 0.5
+    assert recall > 0.8  # of the held-out third of each block; random vectors reach 0.3
+    assert model_name != "mf" or random_recall < 0.5
 
 
 def run(seed=1, epochs=2, **options):
@@ -238,7 +238,7 @@ def run(seed=1, epochs=2, **options):
     return model, history
 
 
-def test_same_seed_same_bits_whatever_the_number_of_threads():
+def test_fit_bits_depend_on_the_seed_and_not_on_threads():
     before = numba.get_num_threads()
     tables = []
     try:
@@ -251,7 +251,7 @@ def test_same_seed_same_bits_whatever_the_number_of_threads():
     assert tables[0] != [p.detach().numpy().tobytes() for p in run(seed=2)[0].parameters()]
 
 
-def test_the_best_epoch_is_kept_and_patience_ends_it():
+def test_fit_returns_the_best_epoch_and_stops_by_patience():
     model, history = run(epochs=60, lr=0.05, patience=3)
     values = [epoch.valid["ndcg@20"] for epoch in history.epochs]
     assert history.stopped == "patience"
@@ -262,15 +262,15 @@ def test_the_best_epoch_is_kept_and_patience_ends_it():
     assert [epoch.best for epoch in history.epochs].count(True) >= 1
 
 
-def test_every_epoch_says_what_the_loss_stands_for():
+def test_fit_epochs_have_diagnostics_of_the_loss():
     _, history = run()
-    figures = history.epochs[-1].diagnostics
-    assert {"hard_llpauc", "pos_fraction", "neg_fraction", "gap"} <= set(figures)
-    assert 0 <= figures["hard_llpauc"] <= 1
+    diagnostics = history.epochs[-1].diagnostics
+    assert {"hard_llpauc", "pos_fraction", "neg_fraction", "gap"} <= set(diagnostics)
+    assert 0 <= diagnostics["hard_llpauc"] <= 1
     assert history.epochs[-1].examples == len(SPLIT.train)
 
 
-def test_a_rate_that_diverges_stops_with_epoch_batch_and_cause():
+def test_fit_diverged_names_epoch_batch_and_cause_and_restores_weights():
     model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=8), 1)
     before = [p.detach().clone() for p in model.parameters()]
     with pytest.raises(Diverged, match=r"epoch 1, batch \d+: .*learning rate \(1e\+30\) is too hi"):
@@ -279,7 +279,7 @@ def test_a_rate_that_diverges_stops_with_epoch_batch_and_cause():
         assert torch.equal(now, then)
 
 
-def test_a_user_with_every_item_and_a_catalogue_smaller_than_the_negatives():
+def test_fit_user_with_every_item_and_fewer_items_than_negatives():
     data = Interactions.of(["all"] * 4 + ["one", "two"], ["a", "b", "c", "d", "a", "b"])
     for sampler in SAMPLERS:
         model = EMBEDDING_MODELS["mf"](data, EmbeddingOptions(dimensions=4), 0)
@@ -289,7 +289,7 @@ def test_a_user_with_every_item_and_a_catalogue_smaller_than_the_negatives():
         assert np.isfinite(model.vectors()[0]).all()
 
 
-def test_cold_users_get_the_mean_user_or_stay_random():
+def test_vectors_of_cold_users_are_the_mean_or_random():
     cold = ~np.isin(np.arange(SPLIT.n_users), SPLIT.train.users)
     assert cold.any()
     for way in ("mean", "random"):
@@ -302,13 +302,13 @@ def test_cold_users_get_the_mean_user_or_stay_random():
             np.testing.assert_array_equal(users[cold], model.user_table.detach()[cold])
 
 
-def test_too_much_for_memory_is_said_before_training(monkeypatch):
+def test_fit_refuses_more_memory_than_available(monkeypatch):
     monkeypatch.setattr("llpauc.training.loop.available_memory", lambda: 1000)
     with pytest.raises(InputError, match=r"training needs about .* lower dimensions"):
         run()
 
 
-def test_shared_propagation_learns_as_well():
+def test_fit_lightgcn_propagation_interval_above_1():
     options = EmbeddingOptions(dimensions=8, init_scale=0.1)
     model = EMBEDDING_MODELS["lightgcn"](BLOCKS.train, options, 1)
     fit(model, make_loss("bpr"), BLOCKS,
@@ -317,23 +317,23 @@ def test_shared_propagation_learns_as_well():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"sampler": "unifrm"}, "unknown sampler 'unifrm'"),
         ({"valid_metric": "recall"}, "metric 'recall' needs a rank"),
     ],
 )
-def test_bad_options(options, said):
-    with pytest.raises(InputError, match=said):
+def test_training_options_out_of_range(options, message):
+    with pytest.raises(InputError, match=message):
         TrainingOptions(**options)
 
 
 # --- age -----------------------------------------------------------------------------------------
 
 
-def test_old_events_come_up_as_often_as_their_weight_says():
-    """A loss that counts: over an epoch each event's share is 0.5^(age / half_life)."""
+def test_fit_half_life_draws_events_by_their_age_weight():
+    """A loss that counts: the fraction of each event is proportional to 0.5^(age / half_life)."""
     users = np.arange(4)
     train = Interactions.of(users, users, timestamps=[0.0, 10.0, 20.0, 30.0])
     train = train.take(np.repeat(users, 500))
@@ -349,12 +349,12 @@ def test_old_events_come_up_as_often_as_their_weight_says():
 
     options = TrainingOptions(epochs=4, batch_size=64, negatives=2, half_life=10.0, seed=2)
     fit(model, Counting(), Split(train), options)
-    shares = np.bincount(seen, minlength=4) / len(seen)
-    np.testing.assert_allclose(shares, np.array([1, 2, 4, 8]) / 15, atol=0.02)
+    fractions = np.bincount(seen, minlength=4) / len(seen)
+    np.testing.assert_allclose(fractions, np.array([1, 2, 4, 8]) / 15, atol=0.02)
     assert len(seen) == 4 * len(train)
 
 
 @pytest.mark.parametrize("half_life", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_half_life_out_of_range_is_refused(half_life):
+def test_training_options_half_life_out_of_range(half_life):
     with pytest.raises(InputError, match="half_life must be above 0"):
         TrainingOptions(half_life=half_life)

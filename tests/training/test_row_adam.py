@@ -1,4 +1,4 @@
-"""Row-Adam against torch's dense Adam: rows that are rarely touched, long waits, decay."""
+"""RowAdam compared with the dense Adam of torch: rare updates, long gaps, weight decay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llpauc.training.row_adam import RowAdam, ScalarAdam
 
 
 def gradients(rng, n, width, step, scale):
-    """A few rows of gradients; row r is touched about every r+1 steps, the last ones hardly."""
+    """Gradients of some rows; row r has one about every r+1 steps."""
     rows = np.flatnonzero(rng.random(n) < 1 / (1 + np.arange(n)))
     if step == 0:
         rows = np.arange(n)
@@ -25,7 +25,7 @@ def gradients(rng, n, width, step, scale):
     ("steps", "scale"),
     [(500, 1.0), (500, 1e-7), (2000, 1e-4)],  # eps = 1e-8 matters at 1e-7
 )
-def test_replay_equals_dense_adam(scale, steps):
+def test_row_adam_equals_dense_adam(scale, steps):
     rng = np.random.default_rng(3)
     n, width, lr = 300, 5, 1e-2
     start = rng.standard_normal((n, width)).astype(np.float32)
@@ -42,12 +42,12 @@ def test_replay_equals_dense_adam(scale, steps):
         optimizer.step()
     rows_adam.catch_up()
     moved = np.abs(dense.detach().numpy() - start).max()
-    assert moved > 10 * lr  # it went somewhere
+    assert moved > 10 * lr  # the weights have moved
     # Weights near 1 in float32 round by 6e-8 a step; a lazy Adam would be off by about lr.
     np.testing.assert_allclose(rows_adam.table, dense.detach().numpy(), atol=lr * 2e-3, rtol=0)
 
 
-def test_a_lazy_adam_would_fail_this_very_test():
+def test_row_adam_differs_from_lazy_adam():
     """Without the replay the same rows end several learning rates away."""
     rng = np.random.default_rng(3)
     n, width, lr = 300, 5, 1e-2
@@ -55,8 +55,8 @@ def test_a_lazy_adam_would_fail_this_very_test():
     replayed, lazy = (RowAdam(start.copy(), AdamOptions(lr=lr)) for _ in range(2))
     for step in range(500):
         rows, slopes = gradients(rng, n, width, step, 1.0)
-        for adam, catches in ((replayed, True), (lazy, False)):
-            if catches:
+        for adam, catch_up in ((replayed, True), (lazy, False)):
+            if catch_up:
                 adam.catch_up(rows)
             adam.advance()
             adam.step(rows, slopes)
@@ -66,8 +66,8 @@ def test_a_lazy_adam_would_fail_this_very_test():
 
 @pytest.mark.parametrize("since", [1, 10, 127, 128, 300, 5000, 60_000])
 @pytest.mark.parametrize("missed", [1, 2, 50, 200, 1000])
-def test_one_replay_equals_its_steps(since, missed):
-    """From any step, any wait: the closed form against the written-out sum in double precision."""
+def test_row_adam_catch_up_equals_single_steps(since, missed):
+    """The closed form equals the sum in double precision, from any step and for any gap."""
     lr, b1, b2, eps = 1e-3, 0.9, 0.999, 1e-8
     rng = np.random.default_rng(since)
     mean = rng.standard_normal((40, 1)).astype(np.float32)
@@ -86,7 +86,7 @@ def test_one_replay_equals_its_steps(since, missed):
     np.testing.assert_allclose(adam.square, v, rtol=1e-4)
 
 
-def test_weight_decay_is_torchs_on_the_rows_of_the_batch():
+def test_row_adam_weight_decay_equals_torch_on_rows_of_the_batch():
     rng = np.random.default_rng(0)
     start = rng.standard_normal((6, 4)).astype(np.float32)
     adam = RowAdam(start.copy(), AdamOptions(lr=0.01, weight_decay=0.1))
@@ -103,7 +103,7 @@ def test_weight_decay_is_torchs_on_the_rows_of_the_batch():
     np.testing.assert_array_equal(adam.table[3:], start[3:])
 
 
-def test_state_survives():
+def test_row_adam_load_state_continues_with_the_same_bits():
     rng = np.random.default_rng(1)
     one, two = (RowAdam(np.ones((5, 3), np.float32), AdamOptions()) for _ in range(2))
     slopes = rng.standard_normal((5, 3)).astype(np.float32)
@@ -119,7 +119,7 @@ def test_state_survives():
     assert one.table.tobytes() == two.table.tobytes()
 
 
-def test_scalar_adam_is_torchs_in_both_directions():
+def test_scalar_adam_equals_torch_for_descent_and_ascent():
     values = [0.3, -1.0, 2.0]
     ours = [torch.nn.Parameter(torch.tensor(v)) for v in values]
     theirs = [torch.nn.Parameter(torch.tensor(v, dtype=torch.float64)) for v in values]
@@ -142,7 +142,7 @@ def test_scalar_adam_is_torchs_in_both_directions():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"lr": 0.0}, "lr must be above 0, got 0.0"),
         ({"lr": float("inf")}, "lr must be above 0, got inf"),
@@ -150,6 +150,6 @@ def test_scalar_adam_is_torchs_in_both_directions():
         ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1.0"),
     ],
 )
-def test_bad_options(options, said):
-    with pytest.raises(InputError, match=said):
+def test_adam_options_out_of_range(options, message):
+    with pytest.raises(InputError, match=message):
         AdamOptions(**options)

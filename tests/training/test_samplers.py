@@ -1,4 +1,4 @@
-"""Negatives: whom they avoid, how they are spread, and that threads do not matter."""
+"""Samplers: which items they exclude, their distribution, and independence of threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llpauc.training.samplers import collision_rate, make_sampler
 from tests.datasets import random_split
 
 TRAIN = random_split(0, n_users=40, n_items=25, events=500).train
-OWN = TRAIN.matrix.toarray() > 0
+HAS = TRAIN.matrix.toarray() > 0
 
 
 def batch(size=64):
@@ -32,56 +32,59 @@ def pairs(drawn, users):
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "uniform-with-positives"])
-def test_no_positive_is_drawn_as_a_negative(name):
+def test_sampler_draws_no_positives(name):
     users, positives = batch()
     for step in range(20):
         drawn = make_sampler(name, TRAIN, 30, seed=7).draw(step, users, positives)
-        assert not OWN[pairs(drawn, users)].any()
+        assert not HAS[pairs(drawn, users)].any()
     assert collision_rate(make_sampler(name, TRAIN, 10, seed=7), TRAIN) == 0.0
 
 
-def test_the_papers_way_does_draw_positives():
+def test_uniform_with_positives_sampler_collision_rate_is_the_density():
     rate = collision_rate(make_sampler("uniform-with-positives", TRAIN, 10, seed=7), TRAIN)
-    expected = OWN.sum(axis=1)[TRAIN.users].mean() / TRAIN.n_items
+    expected = HAS.sum(axis=1)[TRAIN.users].mean() / TRAIN.n_items
     assert rate == pytest.approx(expected, rel=0.15)
 
 
 @pytest.mark.parametrize("name", ["uniform", "uniform-with-positives", "shared"])
-def test_uniform_is_uniform(name):
-    """Chi-square over what one user may get."""
-    user = int(np.argmax(OWN.sum(axis=1)))
+def test_uniform_samplers_pass_a_chi_square_test(name):
+    """Chi-square test over the items that one user may get."""
+    user = int(np.argmax(HAS.sum(axis=1)))
     users = np.full(1 if name == "shared" else 50, user, np.int32)
     sampler = make_sampler(name, TRAIN, 10, seed=3)
     counts = np.zeros(TRAIN.n_items)
     for step in range(400):
         _, items = pairs(sampler.draw(step, users, users), users)
         np.add.at(counts, items, 1)
-    allowed = np.ones(TRAIN.n_items, bool) if name == "uniform-with-positives" else ~OWN[user]
+    allowed = np.ones(TRAIN.n_items, bool) if name == "uniform-with-positives" else ~HAS[user]
     assert not counts[~allowed].any()
     assert stats.chisquare(counts[allowed]).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("own", [1, 63, 64, 65, 198])
-def test_long_histories_are_left_out_as_short_ones_are(own):
-    """Walked up to some length, searched beyond it: every item outside comes up, no other."""
-    rng = np.random.default_rng(own)
-    mine = rng.choice(200, own, replace=False)
-    data = Interactions.of(["ann"] * own + ["bob"] * 200, [*map(str, mine), *map(str, range(200))])
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 198])
+def test_uniform_sampler_excludes_histories_of_any_length(length):
+    """Short histories are scanned, long ones searched: every other item is drawn, and no item of
+    the history."""
+    rng = np.random.default_rng(length)
+    history = rng.choice(200, length, replace=False)
+    data = Interactions.of(
+        ["ann"] * length + ["bob"] * 200, [*map(str, history), *map(str, range(200))]
+    )
     ann = np.zeros(3, np.int32)
     sampler = make_sampler("uniform", data, 401, seed=1)
     drawn = np.concatenate([sampler.draw(step, ann, ann).items.ravel() for step in range(20)])
-    outside = np.setdiff1d(np.arange(200), data.items[data.users == 0])
-    np.testing.assert_array_equal(np.unique(drawn), outside)
+    absent = np.setdiff1d(np.arange(200), data.items[data.users == 0])
+    np.testing.assert_array_equal(np.unique(drawn), absent)
 
 
-def test_popular_items_are_drawn_by_their_counts():
+def test_popularity_sampler_draws_by_counts():
     sampler = SAMPLERS["popularity"](TRAIN, 100, 5)
     users = np.arange(TRAIN.n_users, dtype=np.int32)
     counts = np.zeros((TRAIN.n_users, TRAIN.n_items))
     for step in range(200):
         items = sampler.draw(step, users, users).items
         np.add.at(counts, (users[:, None], items), 1)
-    weights = OWN.sum(axis=0) ** 0.75 * ~OWN
+    weights = HAS.sum(axis=0) ** 0.75 * ~HAS
     expected = weights / weights.sum(axis=1, keepdims=True)
     observed = counts / counts.sum(axis=1, keepdims=True)
     assert np.abs(observed - expected).max() < 0.02
@@ -89,17 +92,17 @@ def test_popular_items_are_drawn_by_their_counts():
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**31), step=st.integers(0, 10**9), name=st.sampled_from(list(SAMPLERS)))
-def test_a_draw_is_a_function_of_seed_and_step(seed, step, name):
+def test_sampler_draw_is_a_function_of_seed_and_step(seed, step, name):
     users, positives = batch(16)
     one = make_sampler(name, TRAIN, 5, seed=seed).draw(step, users, positives)
     sampler = make_sampler(name, TRAIN, 5, seed=seed)
-    sampler.draw(step + 1, users, positives)  # other draws in between do not matter
+    sampler.draw(step + 1, users, positives)  # a draw in between has no effect
     two = sampler.draw(step, users, positives)
     np.testing.assert_array_equal(one.items, two.items)
 
 
 @pytest.mark.parametrize("name", ["uniform", "uniform-with-positives", "popularity"])
-def test_threads_do_not_matter(name):
+def test_sampler_draw_does_not_depend_on_threads(name):
     users, positives = batch()
     drawn = []
     before = numba.get_num_threads()
@@ -112,7 +115,7 @@ def test_threads_do_not_matter(name):
     np.testing.assert_array_equal(drawn[0], drawn[-1])
 
 
-def test_another_step_or_seed_is_another_draw():
+def test_uniform_sampler_draws_differ_by_step_and_seed():
     users, positives = batch()
     draws = [
         make_sampler("uniform", TRAIN, 30, seed=s).draw(t, users, positives).items.tobytes()
@@ -122,7 +125,7 @@ def test_another_step_or_seed_is_another_draw():
 
 
 @pytest.mark.parametrize("name", ["uniform", "popularity", "shared", "all-items"])
-def test_a_user_with_every_item_has_no_negative_and_ends_nothing(name):
+def test_sampler_masks_users_with_every_item(name):
     data = Interactions.of(["all-items"] * 4 + ["one"], ["a", "b", "c", "d", "a"])
     users = np.array([0, 1], np.int32)
     drawn = make_sampler(name, data, 3, seed=0).draw(0, users, users)
@@ -131,7 +134,7 @@ def test_a_user_with_every_item_has_no_negative_and_ends_nothing(name):
     assert drawn.mask[1].any()
 
 
-def test_all_items_and_in_batch_mask_exactly_the_own_ones():
+def test_all_items_and_in_batch_samplers_mask_the_positives():
     users, positives = batch()
     for name, items in (
         ("all-items", np.arange(TRAIN.n_items)),
@@ -139,10 +142,10 @@ def test_all_items_and_in_batch_mask_exactly_the_own_ones():
     ):
         drawn = make_sampler(name, TRAIN, 1, seed=0).draw(0, users, positives)
         np.testing.assert_array_equal(drawn.items, items)
-        np.testing.assert_array_equal(drawn.mask, ~OWN[users][:, items])
+        np.testing.assert_array_equal(drawn.mask, ~HAS[users][:, items])
 
 
-def test_a_catalogue_smaller_than_the_number_of_negatives():
+def test_samplers_with_more_negatives_than_items():
     users, positives = batch()
     assert (
         make_sampler("uniform", TRAIN, 200, seed=0).draw(0, users, positives).items.shape[1] == 200
@@ -151,7 +154,7 @@ def test_a_catalogue_smaller_than_the_number_of_negatives():
     assert len(shared.items) == TRAIN.n_items
 
 
-def test_bad_names_and_numbers():
+def test_make_sampler_unknown_name_and_bad_number():
     with pytest.raises(InputError, match="unknown sampler 'uniforn'; choose one of: uniform,"):
         make_sampler("uniforn", TRAIN, 1, seed=0)
     with pytest.raises(InputError, match="negatives must be a whole number of at least 1, got 0"):

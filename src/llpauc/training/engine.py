@@ -30,7 +30,7 @@ from llpauc.training.batches import Batch, Index, Indexer, Pairs
 from llpauc.training.kernels import merge_rows, score_pairs, user_gradients
 from llpauc.training.options import TrainingOptions
 from llpauc.training.progress import Diverged
-from llpauc.training.row_adam import ScalarAdam, aligned
+from llpauc.training.row_adam import ScalarAdam, zero_table
 from llpauc.training.samplers import Sampler
 from llpauc.training.tables import ReplicatedTables
 from llpauc.training.trainable import PairGradients, Table, Trainable, TrainingTables
@@ -271,7 +271,7 @@ class CpuEngine(Engine):
         """Working memory that is reused by the next batch."""
         array = self._memory.get(name)
         if array is None or array.shape != shape:
-            array = self._memory[name] = aligned(shape)
+            array = self._memory[name] = zero_table(shape)
         return array
 
     def settle(self) -> None:

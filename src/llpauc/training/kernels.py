@@ -1,12 +1,11 @@
-"""The hot path on a CPU: score a batch of pairs, and turn score gradients into row gradients.
+"""CPU kernels: score the pairs of a batch, and turn gradients of scores into gradients of rows.
 
-What depends on the batch alone (which rows it has, its pairs in the order of their items) is worked
-out by the kernels without threads, which release the GIL: a helper thread runs them ahead. The
-others run in parallel over rows that no two threads share, and every sum is taken in the order of
-the batch, so the bits depend on neither the number of threads nor their speed.
+Kernels that depend on the batch only (`distinct`, `sort_pairs`) release the GIL, so that a helper
+thread can run them ahead. The others run in parallel over rows that no two threads share, and every
+sum is taken in the order of the batch: the bits do not depend on the number of threads.
 
-An item table may be one column wider than the user table: the last column is then a bias, added to
-the product as it is. Indices go through np.uint32, which spares the test for a negative one.
+An item table may be one column wider than the user table: the last column is then a bias, which is
+added to the scaled product. Indices are cast to np.uint32, which avoids the test for negative ones.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from llpauc.training.row_adam import APART, FAST_MATH, adam_row, single
+from llpauc.training.row_adam import FAST_MATH, PADDING, adam_row, single
 
-_BLOCK = 64  # rows that share one row of working memory
+_BLOCK = 64  # rows that share one gradient in working memory
 
 
 @njit(nogil=True, cache=True)
 def distinct(first, second, slot_of, stamp, now, rows):
-    """The distinct entries of two arrays, in order of appearance; their number.
+    """Find the n distinct entries of two arrays, in order of appearance, and return n.
 
-    rows[: n] takes them, slot_of[row] says where each went. `stamp` marks what was seen at `now`,
-    so that nothing has to be cleared between batches.
+    They are written to rows[:n], and their positions to slot_of[row]. `stamp` marks the entries
+    seen at `now`, so that nothing has to be cleared between batches.
     """
     n = 0
     for which in (first, second):
@@ -41,9 +40,9 @@ def distinct(first, second, slot_of, stamp, now, rows):
 def sort_pairs(positives, negatives, slot_of, ends, row_of, place_of):
     """A counting sort of the batch's pairs by the slot of their item.
 
-    ends[slot] is where the pairs of a slot end (and those of the next begin), row_of the batch row
-    of each pair in that order; place_of[b, 0] is the place of row b's positive, place_of[b, 1 + j]
-    that of its negative j.
+    ends[slot] is the end of the pairs of a slot, row_of the batch row of each pair in sorted order,
+    place_of[b, 0] the position of the positive of row b in that order, and place_of[b, 1 + j] the
+    position of its negative j.
     """
     ends[:] = 0
     n_neg = negatives.shape[1]
@@ -73,8 +72,8 @@ def score_pairs(
 ):
     """scores = scale <user row, item row> (+ bias) for (B,) positives and (B, N) negatives.
 
-    `read` takes a copy of the batch's user rows: side by side they stay in the nearest cache for
-    the items' gradients.
+    `read` gets a copy of the user rows of the batch: in contiguous memory they stay in the nearest
+    cache for the gradients of the items.
     """
     width = user_table.shape[1]
     biased = item_table.shape[1] > width
@@ -89,7 +88,7 @@ def score_pairs(
             total += row[k] * v[k]
         pos_scores[b] = scale * total + (v[width] if biased else np.float32(0))
         items, scores = negatives[b], neg_scores[b]
-        # Four rows at a time: the user's row is loaded once for them, the loop set up once.
+        # Four rows at a time: the user row is loaded once for them.
         for j in range(0, n_neg - 3, 4):
             v0, v1 = item_table[np.uint32(items[j])], item_table[np.uint32(items[j + 1])]
             v2, v3 = item_table[np.uint32(items[j + 2])], item_table[np.uint32(items[j + 3])]
@@ -114,7 +113,7 @@ def score_pairs(
 
 @njit(inline="always")
 def _add_rows(into, width, table, rows, factors, first, last):
-    """into += table rows times their factors, eight at a time: one pass over `into` for them."""
+    """into += sum of table rows times their factors, eight rows at a time."""
     for at in range(first, last - 7, 8):
         v0, v1 = table[np.uint32(rows[at])], table[np.uint32(rows[at + 1])]
         v2, v3 = table[np.uint32(rows[at + 2])], table[np.uint32(rows[at + 3])]
@@ -144,8 +143,8 @@ def _add_rows(into, width, table, rows, factors, first, last):
 def user_gradients(
     item_table, positives, negatives, scale, pos_slopes, neg_slopes, place_of, gradients, slope_of
 ):
-    """From d loss / d scores to a gradient for each row of the batch; on the way the slopes, times
-    the scale, go into the order of `sort_pairs`."""
+    """The gradient of the user row of each positive, from d loss / d scores. `slope_of` gets these
+    derivatives times the scale, in the order of `sort_pairs`."""
     width = gradients.shape[1]
     n_neg = negatives.shape[1]
     scale = np.float32(scale)
@@ -164,13 +163,13 @@ def user_gradients(
 
 @njit(inline="always")
 def _item_gradient(into, read, row_of, slope_of, begin, end, scale):
-    """One walk over the item's own pairs: no two threads write one row."""
+    """The gradient of one item, summed over its pairs."""
     width = read.shape[1]
     for k in range(len(into)):
         into[k] = np.float32(0)
     _add_rows(into, width, read, row_of, slope_of, begin, end)
     if len(into) > width:
-        total = np.float32(0)  # a sum in memory may be taken in another order from run to run
+        total = np.float32(0)  # a sum in a register always has the same order
         for pair in range(begin, end):
             total += slope_of[pair] / scale
         into[width] = total
@@ -178,7 +177,7 @@ def _item_gradient(into, read, row_of, slope_of, begin, end, scale):
 
 @njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def sum_item_gradients(read, ends, row_of, slope_of, scale, gradients):
-    """A gradient for each slot; `read` are the user rows of the batch."""
+    """The gradient of each slot; `read` holds the user rows of the batch."""
     scale = np.float32(scale)
     for slot in prange(len(ends)):
         begin = ends[slot - 1] if slot else 0
@@ -195,7 +194,7 @@ def step_items(
     width = read.shape[1]
     scale, numbers = np.float32(scale), single(numbers)
     for block in prange((len(rows) + _BLOCK - 1) // _BLOCK):
-        gradient = np.empty(table.shape[1] + 2 * APART, np.float32)[APART:-APART]
+        gradient = np.empty(table.shape[1] + 2 * PADDING, np.float32)[PADDING:-PADDING]
         for slot in range(block * _BLOCK, min((block + 1) * _BLOCK, len(rows))):
             begin = ends[slot - 1] if slot else 0
             _item_gradient(gradient, read, row_of, slope_of, begin, ends[slot], scale)
@@ -210,7 +209,7 @@ def step_items(
 
 @njit(cache=True, fastmath=FAST_MATH)
 def merge_rows(slots, gradients, merged):
-    """Add gradients[b] into merged[slots[b]]: a row that came up twice gets one."""
+    """merged[slot] = sum of the gradients[b] with slots[b] == slot."""
     merged[:] = 0
     for b in range(len(slots)):
         into = merged[slots[b]]
@@ -244,14 +243,14 @@ def _row_through_unit(row, unit, width, gradient):
 
 @njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def unit_rows(table, rows, width, units):
-    """units[row] = table[row] / |table[row]| over the first `width` columns; the rest as it is."""
+    """units[row] = table[row] / |table[row]| over the first `width` columns; a bias is copied."""
     for place in prange(len(rows)):
         _unit_row(table[rows[place]], width, units[rows[place]])
 
 
 @njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def through_unit(table, units, rows, width, gradients):
-    """Gradients of unit rows into gradients of the rows: (g - <g, unit> unit) / |row|, in place."""
+    """Gradients of unit rows to gradients of rows, in place: (g - <g, unit> unit) / |row|."""
     for place in prange(len(rows)):
         row = rows[place]
         _row_through_unit(table[row], units[row], width, gradients[place])

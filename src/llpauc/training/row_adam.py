@@ -1,24 +1,24 @@
 """Adam where most rows have no gradient: dense results at sparse cost.
 
-In dense Adam a row without a gradient still moves: its momentum decays and carries it along. Lazy
-("sparse") variants leave that out and end elsewhere. `RowAdam` leaves it out only until the row is
-next looked at, and then replays all missed steps at once.
+In dense Adam a row without a gradient still moves, by its decaying momentum. Lazy ("sparse")
+variants of Adam omit this and give other results. `RowAdam` postpones it until the row is read
+again, and then replays all missed steps at once.
 
-With s steps done when the row was last up to date, t = 1..n the missed ones and x = sqrt(v):
+With s steps done when the row was last up to date, t = 1..n the missed steps and x = sqrt(v):
 
     w <- w - m sum_t c_t / (d_t x + eps)      c_t = lr b1^t / (1 - b1^(s+t))
     m <- b1^n m,  v <- b2^n v                 d_t = b2^(t/2) / sqrt(1 - b2^(s+t))
 
-The sum is a function of x that depends on the row only through s and n. While d_t still moves much
-from step to step (the first `_EXACT_STEPS`) it is summed term by term; later the d_t that carry
-weight lie close together, and a fourth-order expansion around their mean d gives, with
-q = d x + eps and C_k = sum_t c_t (d_t - d)^k,
+The sum is a function of x that depends on the row only through s and n. In the first `_EXACT_STEPS`
+steps d_t changes much from step to step, and the terms are summed. Later the d_t with large c_t are
+close together, and a fourth-order expansion around their mean d gives, with q = d x + eps and
+C_k = sum_t c_t (d_t - d)^k,
 
     sum = (C_0 + C_2 (x/q)^2 - C_3 (x/q)^3 + C_4 (x/q)^4) / q
 
 so that a replay of any length costs about as much as one step. Terms beyond `_REPLAYED` steps are
-below b1^160, about 5e-8 of the first: a longer wait has the moments of its `since` alone, which are
-tabulated.
+below b1^160, about 5e-8 of the first, and are dropped; the moments C_k of a full replay depend on s
+only and are tabulated.
 
 | symbol | code |
 |---|---|
@@ -46,22 +46,27 @@ Table = npt.NDArray[np.float32]
 
 _EXACT_STEPS = 128
 _REPLAYED = 160
-_SETTLED = 40_000  # 0.999^40000 is nothing beside 1 in double precision
-APART = 256  # float32 numbers between arrays: what a loop takes at once, and more
+_SETTLED = 40_000  # 1 - 0.999^40000 is 1 in double precision
+PADDING = 256  # float32 numbers around each array; see `empty_table`
 FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN stays NaN
 
 
 class RowAdam:
     """Adam on the rows of one table, which it changes in place.
 
-    `catch_up(rows)` before rows are read, `step(rows, gradients)` with distinct rows after; `count`
-    is the number of steps done, and `advance()` begins the next.
+    Call `catch_up(rows)` before rows are read. Then `advance()` begins the next step, and
+    `step(rows, gradients)` takes it for distinct rows.
+
+    Attributes:
+        count: number of steps begun.
+        done: for each row, the step up to which it is up to date.
+        mean, square: the moments.
     """
 
     def __init__(self, table: Table, options: AdamOptions) -> None:
         self.table = table
         self.options = options
-        self.mean, self.square = aligned(table.shape), aligned(table.shape)
+        self.mean, self.square = zero_table(table.shape), zero_table(table.shape)
         self.done = np.zeros(len(table), np.int64)
         self.count = 0
         self._tables: Any = _bias_tables(options.decay_mean, options.decay_square)
@@ -70,11 +75,7 @@ class RowAdam:
         self.count += 1
 
     def catch_up(self, rows: Indices | None = None) -> int:
-        """Replay what `rows` (all by default) have missed, up to the current step.
-
-        Returns:
-            How many rows had missed any.
-        """
+        """Replay the missed steps of `rows` (all by default); the number of rows that had any."""
         if rows is None:
             rows = np.arange(len(self.table), dtype=np.int32)
         o = self.options
@@ -85,14 +86,14 @@ class RowAdam:
         return replayed
 
     def step(self, rows: Indices, gradients: Table) -> None:
-        """Step `count` for distinct `rows` that have caught up to the step before."""
+        """Step `count` for distinct rows that are up to date with the step before."""
         _step_rows(
             self.table, self.mean, self.square, self.done, rows, gradients, self.count,
             self.numbers(),
         )  # fmt: skip
 
     def numbers(self) -> tuple[float, float, float, float, float, float]:
-        """What `adam_row` needs to know of the current step."""
+        """The constants of the current step for `adam_row`."""
         o = self.options
         return (
             o.lr / (1 - o.decay_mean**self.count),
@@ -104,9 +105,9 @@ class RowAdam:
         )
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """All that a resumed run needs beside the table itself; the arrays themselves, no copies.
+        """The state without the table; the arrays are not copied.
 
-        Missed steps stay missed: a row that caught up now would catch up twice, and round twice.
+        Missed steps stay missed: replaying in two parts rounds differently than at once.
         """
         return {
             "mean": self.mean,
@@ -122,42 +123,40 @@ class RowAdam:
 
 
 def fill(into: npt.NDArray[Any], saved: npt.NDArray[Any]) -> None:
-    """Copy what was saved back to where it came from; a ValueError where it is from elsewhere."""
+    """Copy a saved array into `into`; ValueError where shape or dtype differ."""
     if (saved.shape, saved.dtype) != (into.shape, into.dtype):
         raise ValueError(f"{saved.dtype} {saved.shape} in place of {into.dtype} {into.shape}")
     into[...] = saved
 
 
-def room(shape: tuple[int, ...]) -> Table:
-    """Memory to be written into. It begins at a cache line, as torch's does and NumPy's does not:
-    rows that straddle lines take a third longer to read.
+def empty_table(shape: tuple[int, ...]) -> Table:
+    """An uninitialised array that begins at a cache line, as tensors of torch do and NumPy arrays
+    do not: rows that cross cache lines take a third longer to read.
 
-    And it lies away from all other: a compiled loop over two rows asks whether they lie close
-    together, and rounds otherwise where they do. Indices of a few numbers, in arrays that happen
-    to be
-    neighbours, would give other bits from run to run.
+    Padding keeps it apart from other arrays: a compiled loop over two rows tests whether they are
+    close together and then rounds differently, so the bits would depend on the allocator.
     """
     size = math.prod(shape)
-    apart: Table = torch.empty(size + 2 * APART)[APART : APART + size].view(shape).numpy()
-    return apart
+    table: Table = torch.empty(size + 2 * PADDING)[PADDING : PADDING + size].view(shape).numpy()
+    return table
 
 
-def aligned(shape: tuple[int, ...]) -> Table:
-    """Zeros in a `room` of their own."""
-    zeros = room(shape)
-    zeros.fill(0)
-    return zeros
+def zero_table(shape: tuple[int, ...]) -> Table:
+    """An `empty_table` filled with zeros."""
+    table = empty_table(shape)
+    table.fill(0)
+    return table
+
+
+room, aligned = empty_table, zero_table  # former names
 
 
 @lru_cache(maxsize=4)
 def _bias_tables(decay_mean: float, decay_square: float) -> tuple[Any, ...]:
-    """1/(1-b1^s), 1/sqrt(1-b2^s) for s = 0.._SETTLED + _REPLAYED, b1^t, b2^(t/2) for t = 0.., and
-    the moments of a full replay by s.
-
-    The tables go beyond _SETTLED so that a replay reads them in one run.
-    """
+    """1/(1-b1^s) and 1/sqrt(1-b2^s) for s up to _SETTLED + _REPLAYED, b1^t and b2^(t/2) for t up to
+    _REPLAYED, and the moments of a full replay for s up to _SETTLED."""
     steps = np.arange(_SETTLED + _REPLAYED + 1, dtype=np.float64)
-    steps[0] = 1.0  # never read: step numbers begin at 1
+    steps[0] = 1.0  # not used: steps are counted from 1
     missed = np.arange(_REPLAYED + 1, dtype=np.float64)
     series = (
         1 / (1 - decay_mean**steps),
@@ -191,14 +190,14 @@ def _catch_up(
         since = done[row]
         missed = count - since
         done[row] = count
-        if missed <= 0 or since == 0:  # up to date, or never touched: no momentum to carry it
+        if missed <= 0 or since == 0:  # up to date, or without momentum
             continue
         replayed += 1
         terms = min(missed, _REPLAYED)
         since = min(since, _SETTLED)
         w, m, v = table[row], mean[row], square[row]
         if since < _EXACT_STEPS:
-            total = np.zeros(width + 2 * APART, np.float32)[APART:-APART]
+            total = np.zeros(width + 2 * PADDING, np.float32)[PADDING:-PADDING]
             for t in range(1, terms + 1):
                 c = np.float32(lr * mean_power[t] * mean_bias[since + t])
                 d = np.float32(root_power[t] * square_bias[since + t])
@@ -223,7 +222,7 @@ def _catch_up(
                 p = root * q
                 total = (c0 + p * p * (c2 - p * (c3 - p * c4))) * q
                 w[k] -= m[k] * total
-        # By exp of a logarithm: a power with a whole exponent costs as much as the replay.
+        # exp of a logarithm: a power with an integer exponent costs as much as the replay.
         left_mean = np.float32(math.exp(missed * log_decay_mean))
         left_square = np.float32(math.exp(missed * log_decay_square))
         for k in range(width):
@@ -256,7 +255,7 @@ def _moments(since, terms, mean_bias, square_bias, mean_power, root_power):
 
 @njit(inline="always")
 def adam_row(w, m, v, g, numbers):
-    """One step of one row; `numbers` are those of `single`."""
+    """One step of one row; `numbers` come from `single`."""
     rate, root_scale, decay_mean, decay_square, fresh_mean, fresh_square, eps, decay = numbers
     for k in range(len(w)):
         slope = g[k] + decay * w[k]
@@ -287,14 +286,15 @@ def _step_rows(table, mean, square, done, rows, gradients, count, numbers):
 
 
 class ScalarAdam:
-    """Adam for a loss's few variables, some of them climbing.
+    """Adam for the few variables of a loss, of which some ascend.
 
-    torch.optim.Adam spends some 200 microseconds a step on five scalars, longer than the rest of a
-    batch takes; plain floats, written through a view of the variables' own memory, spend ten.
+    For five scalars, torch.optim.Adam takes 200 microseconds per step, longer than the rest of a
+    batch; plain floats take ten.
 
     Args:
-        variables: scalar parameters on the CPU with their rate multiplier; a negative one climbs.
-        options: weight decay is not applied to a loss's variables.
+        variables: scalar parameters on the CPU with a factor of the learning rate; negative ones
+            ascend.
+        options: the weight decay is not applied.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class ScalarAdam:
             value[()] -= o.lr * rate * move
 
     def state(self) -> npt.NDArray[np.float64]:
-        """(1 + n, 2): the step count, then each variable's two moments."""
+        """(1 + n, 2): the step count, then the two moments of each variable."""
         return np.array([[self.count, 0.0], *[moments for *_, moments in self._slots]])
 
     def load_state(self, state: npt.NDArray[np.float64]) -> None:

@@ -30,7 +30,7 @@ from llpauc.training.kernels import (
     unit_rows,
 )
 from llpauc.training.options import AdamOptions
-from llpauc.training.row_adam import RowAdam, aligned, room
+from llpauc.training.row_adam import RowAdam, empty_table, zero_table
 from llpauc.training.trainable import ItemGradients, Table, TrainingTables
 
 
@@ -38,7 +38,7 @@ def summed_by_item(gradients: ItemGradients, n_items: int, width: int) -> Table:
     """A gradient for each distinct item of the batch."""
     if isinstance(gradients, np.ndarray):
         return gradients
-    summed, pairs = room((n_items, width)), gradients.pairs
+    summed, pairs = empty_table((n_items, width)), gradients.pairs
     sum_item_gradients(
         gradients.user_rows, pairs.ends, pairs.row_of, gradients.slopes, gradients.scale, summed
     )
@@ -58,7 +58,7 @@ class AdamTable:
     def __init__(self, table: Table, width: int, cosine: bool, adam: AdamOptions) -> None:
         self.adam = RowAdam(table, adam)
         self.width, self.cosine = width, cosine
-        self.rows = aligned(table.shape) if cosine else table
+        self.rows = zero_table(table.shape) if cosine else table
         self._all = np.arange(len(table), dtype=np.int32)
         self._refresh(self._all)
 
@@ -242,7 +242,7 @@ class _ShardedTable:
         self._sent = (sent - self._first).astype(np.int32)  # rows of this process, by any process
         self._table.prepare(self._slots.fill(self._sent))
         received = exchange(self._table.rows[self._sent], incoming, self._counts)
-        self.rows = room((len(received), received.shape[1]))
+        self.rows = empty_table((len(received), received.shape[1]))
         self.rows[self._order] = received
 
     def send_gradients(self, gradients: Table) -> None:
@@ -254,6 +254,6 @@ class _ShardedTable:
 def _merged(slots: Slots, rows: Indices, gradients: Table) -> tuple[Indices, Table]:
     """The distinct rows and, for each, its gradients summed in order."""
     distinct = slots.fill(rows)
-    merged = room((len(distinct), gradients.shape[1]))
+    merged = empty_table((len(distinct), gradients.shape[1]))
     merge_rows(slots.slot_of[rows], gradients, merged)
     return distinct, merged

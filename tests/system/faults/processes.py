@@ -1,4 +1,4 @@
-"""Trainings of two ranks, one of which is killed now and then."""
+"""Trainings by two processes, of which one is killed several times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.processes import ROOT, torchrun_command, torchrun_environment
 
-_PATIENCE = 120.0  # seconds until a test gives up
+_TIMEOUT = 120.0  # seconds
 
 
 def write_events(path: Path, n: int) -> None:
@@ -23,33 +23,33 @@ def write_events(path: Path, n: int) -> None:
     path.write_text("user,item\n" + "".join(f"u{u},i{i}\n" for u, i in pairs))
 
 
-def kill_ranks(folder: Path, kills: int, *options: str, seed: int = 0) -> list[float]:
-    """Train unbroken, then once more with ranks killed; seconds until training went on each time.
+def kill_processes(folder: Path, kills: int, *options: str, seed: int = 0) -> list[float]:
+    """Train once without and once with killed processes; the seconds until training continued.
 
-    A rank is killed when a checkpoint has appeared, and training goes on when the next one does.
-    The two runs must have the same metrics, to the byte.
+    A process is killed when a checkpoint has been written. Training has continued when the next
+    one is written. The metrics of both runs must be equal, byte for byte.
     """
     write_events(folder / "events.csv", 40_000)
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     words = ["train", str(folder / "events.csv"), "--epochs", str(3 + 2 * kills),
              "--patience", "99", "--checkpoint-every", "0.2s", *options]  # fmt: skip
     whole = _start(folder, "whole", words, 0)
     assert whole.wait(600) == 0
-    broken = _start(folder, "broken", words, kills + 1)
-    checkpoints, seconds = folder / "broken.checkpoint", []
+    killed = _start(folder, "killed", words, kills + 1)
+    checkpoints, seconds = folder / "killed.checkpoint", []
     seen = 0
     try:
         for _ in range(kills):
-            seen = _next(checkpoints, seen, broken)
-            victim = chance.choice(_ranks(broken.pid))
+            seen = _next(checkpoints, seen, killed)
+            victim = rng.choice(_children(killed.pid))
             os.kill(victim, signal.SIGKILL)
             begun = time.monotonic()
-            seen = _next(checkpoints, _newest(checkpoints), broken)
+            seen = _next(checkpoints, _newest(checkpoints), killed)
             seconds.append(time.monotonic() - begun)
-        assert broken.wait(600) == 0
+        assert killed.wait(600) == 0
     finally:
-        broken.kill()
-    a, b = ((folder / name / "metrics.jsonl").read_bytes() for name in ("whole", "broken"))
+        killed.kill()
+    a, b = ((folder / name / "metrics.jsonl").read_bytes() for name in ("whole", "killed"))
     assert a == b
     assert not checkpoints.exists()
     return seconds
@@ -70,16 +70,16 @@ def _newest(checkpoints: Path) -> int:
 
 def _next(checkpoints: Path, seen: int, job: subprocess.Popen[bytes]) -> int:
     """Wait for a checkpoint after `seen`."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIMEOUT
     while time.monotonic() < until:
-        assert job.poll() is None, "the training is over too soon"
+        assert job.poll() is None, "the training ended too early"
         newest = _newest(checkpoints)
         if newest > seen:
             return newest
         time.sleep(0.05)
-    raise AssertionError(f"no checkpoint after {seen} within {_PATIENCE:.0f} s")
+    raise AssertionError(f"no checkpoint after {seen} within {_TIMEOUT:.0f} s")
 
 
-def _ranks(agent: int) -> list[int]:
+def _children(agent: int) -> list[int]:
     children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
     return [int(pid) for pid in children]
