@@ -239,11 +239,11 @@ function showByRun() {
   table("by-run-table", ["Run", "LLPAUC", "LLPAUC / maximum", "OPAUC", "AUC", "Mean LLPAUC in this report"], runs.map((run, at) => {
     const view = state.views[at], metric = (a, b) => view ? partialAuc(view.ranks, view.n_neg, a, b) : { value: NaN, normalized: NaN };
     const ll = metric(alpha, beta);
-    return [keyed(run.name, at), fixed(ll.value, 5), percent(ll.normalized), fixed(metric(1, beta).value, 5), fixed(metric(1, 1).value, 4), fixed(mean(at), 5)];
+    return [keyed(run.name, at), fixed(ll.value, 5), percent(ll.normalized), fixed(metric(1, beta).value, 5), fixed(metric(1, 1).value, 5), fixed(mean(at), 5)];
   }));
   const kinds = new Set(state.views.map(view => view ? `${view.basis} ${view.ranks.length} ${view.n_neg}` : "unknown"));
   setText("by-run-note", (kinds.size > 1 ? "The runs hold out different events of this user, so their values are not directly comparable. " : "")
-    + `The mean is over the users in this report with held-out events (${all.map(of => count(of.length)).join(", ")}).`);
+    + `The mean is over the users in this report with held-out events: ${runs.map((run, at) => `${count(all[at].length)} in ${run.name}`).join(", ")}.`);
 }
 
 // --- tables -------------------------------------------------------------------------------------

@@ -100,9 +100,7 @@ def read_tuning(folder: str | None) -> dict[str, Any] | None:
         "complete": len(complete),
         "best": {
             "trial": numbers[best],
-            "alpha": _round(trials[best].alpha),
-            "beta": _round(trials[best].beta),
-            "value": _round(trials[best].value),
+            **{name: _round(getattr(trials[best], name)) for name in ("alpha", "beta", "value")},
         },
     }
 

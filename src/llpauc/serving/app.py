@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from llpauc.errors import InputError, listing
 from llpauc.report.document import page_policy, render_page
 from llpauc.report.users import ItemTable, find_users, view_users
+from llpauc.serving import schemas
 from llpauc.serving.batching import Batcher
 from llpauc.serving.limits import OPEN_PATHS, RequestLimits, error_response
 from llpauc.serving.loaded_run import (
@@ -36,17 +37,6 @@ from llpauc.serving.loaded_run import (
     similar_items,
 )
 from llpauc.serving.metrics import CONTENT_TYPE, Metrics
-from llpauc.serving.schemas import (
-    About,
-    Health,
-    Problem,
-    Recommendations,
-    RecommendRequest,
-    Reloaded,
-    SimilarItems,
-    SimilarRequest,
-    UserHistory,
-)
 
 _MAX_SEARCH_TEXT = 1000  # characters
 _OBJECT_REQUIRED = "the body must be a JSON object, with the header Content-Type: application/json"
@@ -181,27 +171,29 @@ def _state(request: Request) -> ServingState:
 
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Error answers for the OpenAPI."""
-    return {status: {"model": Problem} for status in statuses}
+    return {status: {"model": schemas.Problem} for status in statuses}
 
 
 # --- lists --------------------------------------------------------------------------------------
 
 
-@router.post("/recommend", response_model=Recommendations, responses=_errors(400, 404, 413, 422))
-async def recommend(request: Request, body: RecommendRequest) -> Response:
+@router.post(
+    "/recommend", response_model=schemas.Recommendations, responses=_errors(400, 404, 413, 422)
+)
+async def recommend(request: Request, body: schemas.RecommendRequest) -> Response:
     """The best k items of a known user, of several known users, or of a new user."""
     state = _state(request)
     run = state.run
     users, requests = _list_requests(run, body)
-    lists = await state.batcher.rank(run, requests)
-    answers = [
-        {"user": user, "items": _entries(items)} for user, items in zip(users, lists, strict=True)
-    ]
+    lists = zip(users, await state.batcher.rank(run, requests), strict=True)
+    answers = [{"user": user, "items": _entries(items)} for user, items in lists]
     return _json({"run": run.run_id, "lists": answers})
 
 
-@router.post("/similar-items", response_model=SimilarItems, responses=_errors(400, 404, 413, 422))
-async def similar(request: Request, body: SimilarRequest) -> Response:
+@router.post(
+    "/similar-items", response_model=schemas.SimilarItems, responses=_errors(400, 404, 413, 422)
+)
+async def similar(request: Request, body: schemas.SimilarRequest) -> Response:
     """The k items most similar to an item."""
     state = _state(request)
     run = state.run
@@ -210,7 +202,7 @@ async def similar(request: Request, body: SimilarRequest) -> Response:
     return _json({"run": run.run_id, "item": run.items.ids[item_idx], "items": _entries(items)})
 
 
-@router.get("/users/{id:anytext}", response_model=UserHistory, responses=_errors(404))
+@router.get("/users/{id:anytext}", response_model=schemas.UserHistory, responses=_errors(404))
 async def user_history(
     request: Request, id: Annotated[str, PathParameter(examples=["ann"])]
 ) -> Response:
@@ -221,7 +213,9 @@ async def user_history(
     return _json({"run": run.run_id, "user": run.users.ids[user_idx], "items": items})
 
 
-def _list_requests(run: LoadedRun, body: RecommendRequest) -> tuple[list[Any], list[ListRequest]]:
+def _list_requests(
+    run: LoadedRun, body: schemas.RecommendRequest
+) -> tuple[list[Any], list[ListRequest]]:
     """User ids (None for a new user) and the lists to rank."""
     if sum(value is not None for value in (body.user, body.users, body.items)) != 1:
         raise HTTPException(422, "give one of user, users (known users) and items (a new user)")
@@ -260,7 +254,7 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post("/reload", response_model=Reloaded, responses=_errors(409))
+@router.post("/reload", response_model=schemas.Reloaded, responses=_errors(409))
 async def reload(request: Request) -> Response:
     """Serve the run that is now in the folder; a damaged run is refused."""
     state = _state(request)
@@ -271,13 +265,13 @@ async def reload(request: Request) -> Response:
     return JSONResponse({**run.about, "changed": changed})
 
 
-@router.get("/healthz", response_model=Health)
+@router.get("/healthz", response_model=schemas.Health)
 async def healthz() -> Response:
     """The process responds."""
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/readyz", response_model=About, responses=_errors(503))
+@router.get("/readyz", response_model=schemas.About, responses=_errors(503))
 async def readyz(request: Request) -> Response:
     """A run is loaded and lists can be requested."""
     state = _state(request)

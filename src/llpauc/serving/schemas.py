@@ -1,4 +1,4 @@
-"""What requests and answers are; OpenAPI is made of this."""
+"""Requests and answers; the OpenAPI is generated from these models."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from llpauc.serving.limits import MAX_ITEMS, MAX_K, MAX_USERS
 
 Id = Annotated[StrictStr, Field(min_length=1)] | StrictInt
 ItemList = Annotated[list[Id], Field(max_length=MAX_ITEMS)]
+UserList = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
 K = Annotated[int, Field(ge=1, le=MAX_K, strict=True, description="length of the lists")]
-_ENTRIES = [{"item": "book-12", "score": 3.25}, {"item": "book-3", "score": 2.5}]
+
+_RUN = {"run": "9f2c41d07a6b3e58"}
+_ABOUT = {**_RUN, "model": "mf", "users": 943, "items": 1682}
+_ITEMS = [{"item": "book-12", "score": 3.25}, {"item": "book-3", "score": 2.5}]
 
 
 def _examples(*examples: dict[str, Any]) -> ConfigDict:
@@ -19,7 +23,7 @@ def _examples(*examples: dict[str, Any]) -> ConfigDict:
 
 
 class RecommendRequest(BaseModel):
-    """Lists for a known user, for several, or for somebody new; one of user, users, items."""
+    """One of user, users and items."""
 
     model_config = _examples(
         {"user": "ann", "k": 2},
@@ -28,21 +32,15 @@ class RecommendRequest(BaseModel):
     )
 
     user: Id | None = Field(None, description="a known user")
-    users: Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)] | None = Field(
-        None, description="several known users"
-    )
-    items: ItemList | None = Field(
-        None, description="what somebody new has; none at all gives what is liked by most"
-    )
+    users: UserList | None = Field(None, description="several known users")
+    items: ItemList | None = Field(None, description="the history of a new user; it may be empty")
     k: K = 20
-    exclude_seen: StrictBool = Field(True, description="leave out what they have")
-    allow: ItemList | None = Field(None, description="choose from these items alone")
+    exclude_seen: StrictBool = Field(True, description="leave out the items of the history")
+    allow: ItemList | None = Field(None, description="choose from these items only")
     deny: ItemList | None = Field(None, description="leave out these items")
 
 
 class SimilarRequest(BaseModel):
-    """Items like this one."""
-
     model_config = _examples({"item": "book-7", "k": 2})
 
     item: Id
@@ -54,22 +52,20 @@ class ScoredItem(BaseModel):
     score: float
 
 
-class UserList(BaseModel):
-    user: Id | None = Field(description="null for somebody new")
-    items: list[ScoredItem] = Field(description="best first; fewer than k where no more are left")
+class RecommendedList(BaseModel):
+    user: Id | None = Field(description="null for a new user")
+    items: list[ScoredItem] = Field(description="best first; fewer than k if no more are left")
 
 
 class Recommendations(BaseModel):
-    model_config = _examples(
-        {"run": "9f2c41d07a6b3e58", "lists": [{"user": "ann", "items": _ENTRIES}]}
-    )
+    model_config = _examples({**_RUN, "lists": [{"user": "ann", "items": _ITEMS}]})
 
-    run: str = Field(description="the run that all of this answer comes from")
-    lists: list[UserList]
+    run: str = Field(description="the run that the whole answer comes from")
+    lists: list[RecommendedList]
 
 
 class SimilarItems(BaseModel):
-    model_config = _examples({"run": "9f2c41d07a6b3e58", "item": "book-7", "items": _ENTRIES})
+    model_config = _examples({**_RUN, "item": "book-7", "items": _ITEMS})
 
     run: str
     item: Id
@@ -77,19 +73,15 @@ class SimilarItems(BaseModel):
 
 
 class UserHistory(BaseModel):
-    model_config = _examples(
-        {"run": "9f2c41d07a6b3e58", "user": "ann", "items": ["book-7", "book-9"]}
-    )
+    model_config = _examples({**_RUN, "user": "ann", "items": ["book-7", "book-9"]})
 
     run: str
     user: Id
-    items: list[Id] = Field(description="what the run knows the user has, in no order of time")
+    items: list[Id] = Field(description="the items of the user, in no particular order")
 
 
 class About(BaseModel):
-    model_config = _examples(
-        {"run": "9f2c41d07a6b3e58", "model": "mf", "users": 943, "items": 1682}
-    )
+    model_config = _examples(_ABOUT)
 
     run: str
     model: str
@@ -98,11 +90,9 @@ class About(BaseModel):
 
 
 class Reloaded(About):
-    model_config = _examples(
-        {"run": "9f2c41d07a6b3e58", "model": "mf", "users": 943, "items": 1682, "changed": True}
-    )
+    model_config = _examples({**_ABOUT, "changed": True})
 
-    changed: bool = Field(description="false where the folder holds the run that answers already")
+    changed: bool = Field(description="false if the folder contains the run that is served")
 
 
 class Health(BaseModel):
@@ -112,8 +102,8 @@ class Health(BaseModel):
 
 
 class Problem(BaseModel):
-    """Every refusal."""
+    """The answer to every refused request."""
 
-    model_config = _examples({"error": "unknown user 'ann'"})
+    model_config = _examples({"error": "unknown user: 'ann'"})
 
     error: str
