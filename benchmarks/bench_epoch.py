@@ -21,7 +21,8 @@ from torch import nn
 from llpauc.data.interactions import IdMap, Interactions
 from llpauc.losses import Loss, make_loss
 from llpauc.losses.minimax import minimax_optimizer
-from llpauc.models.embedding import MF, EmbeddingOptions
+from llpauc.models.mf import MFNetwork
+from llpauc.models.registry import BiasedEmbeddingOptions
 from llpauc.training.batches import batches
 from llpauc.training.engine import CpuEngine
 from llpauc.training.options import TrainingOptions
@@ -80,7 +81,7 @@ class Ours:
 
     def __init__(self, train: Interactions, loss: Loss, sampler: str, n: int, batch: int) -> None:
         self.train, self.batch, self.step = train, batch, 0
-        model = MF(train, EmbeddingOptions(dimensions=WIDTH, score=loss.score), 0)
+        model = MFNetwork(train, BiasedEmbeddingOptions(dimensions=WIDTH, score=loss.score), 0)
         self.engine = CpuEngine(
             model, loss, make_sampler(sampler, train, n, 0), train, TrainingOptions(lr=1e-3)
         )

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.timing import interleaved
 from llpauc.data.interactions import IdMap, Interactions, Split
 from llpauc.evaluation.full_ranking import evaluate
-from llpauc.models import FactorScorer
+from llpauc.evaluation.scorer import FactorScorer
 
 CAP_MB = 256
 

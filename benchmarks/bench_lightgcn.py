@@ -17,8 +17,9 @@ from benchmarks.bench_epoch import EVENTS, WIDTH, adressa_like, loss_of
 from benchmarks.timing import interleaved
 from llpauc.data.interactions import Interactions
 from llpauc.losses.minimax import minimax_optimizer
-from llpauc.models.backbones import LightGCNTables, graph_weights
-from llpauc.models.embedding import EmbeddingOptions, LightGCN
+from llpauc.models.lightgcn import LightGCNNetwork, LightGCNTables
+from llpauc.models.registry import LightGCNOptions
+from llpauc.models.spectral import graph_weights
 from llpauc.training.engine import CpuEngine
 from llpauc.training.options import TrainingOptions
 from llpauc.training.samplers import make_sampler
@@ -73,7 +74,7 @@ class Textbook:
 class Ours:
     def __init__(self, train: Interactions) -> None:
         self.train = train
-        model = LightGCN(train, EmbeddingOptions(dimensions=WIDTH, layers=LAYERS), 0)
+        model = LightGCNNetwork(train, LightGCNOptions(dimensions=WIDTH, layers=LAYERS), 0)
         sampler = make_sampler("uniform", train, NEGATIVES, 0)
         self.engine = CpuEngine(model, loss_of("llpauc"), sampler, train, TrainingOptions())
         self.rng, self.count = np.random.default_rng(0), 0

@@ -15,7 +15,6 @@ from pathlib import Path
 from llpauc.data.interactions import Split
 from llpauc.data.readers import load
 from llpauc.evaluation.full_ranking import evaluate
-from llpauc.models.embedding import MF
 from llpauc.recommend.parameters import plan
 from llpauc.recommend.recipes import PAPER_PROTOCOL
 from llpauc.training import Epoch, fit
@@ -56,8 +55,8 @@ def _measure(split: Split, reading: str, quick: bool) -> dict[str, object]:
 def _seconds(split: Split, reading: str, seed: int, epochs: int = 12) -> float:
     """Of training until the printed figure is there; infinity where it does not come."""
     options, mask = READINGS[reading]
-    made = plan("llpauc", {**options, "seed": seed, "epochs": epochs})
-    model = MF(split.train, made.embedding, seed)
+    made = plan("mf", "llpauc", {**options, "seed": seed, "epochs": epochs})
+    model = made.new_network(split.train)
     passed = 0.0
 
     def look(epoch: Epoch) -> None:
@@ -68,7 +67,7 @@ def _seconds(split: Split, reading: str, seed: int, epochs: int = 12) -> float:
             raise _Reached
 
     try:
-        fit(model, made.make_loss(), Split(split.train), made.fit, on_epoch=look)
+        fit(model, made.make_loss(), Split(split.train), made.training_options(), on_epoch=look)
     except _Reached:
         return passed
     return float("inf")

@@ -30,7 +30,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from llpauc.data.interactions import IdMap, Interactions
-from llpauc.evaluation.scorer import FactorScorer
+from llpauc.models import MF
 from llpauc.models.fold_in import HistoryMap
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
@@ -57,7 +57,7 @@ def make_run(folder: Path, n_items: int, seed: int) -> Recommender:
     recommender = Recommender(dimensions=WIDTH)
     by_items = HistoryMap(things.copy(), np.zeros(WIDTH, np.float32), things)
     fallback = things @ people.mean(axis=0)
-    recommender.fitted = Fitted.of(data, FactorScorer(people, things), by_items, fallback)
+    recommender.fitted = Fitted.of(MF.from_vectors(people, things, by_items, fallback), data)
     recommender.fitted_params = recommender.get_params()
     recommender.save(folder)
     return recommender

@@ -38,8 +38,8 @@ def one(work: str, shard: bool, out: Path) -> None:
     from llpauc.data.interactions import IdMap, Interactions
     from llpauc.distributed import ProcessGroup, join_process_group
     from llpauc.losses import make_loss
-    from llpauc.models.embedding import MF, EmbeddingOptions
-    from llpauc.models.sharded import ShardedMF
+    from llpauc.models.mf import MFNetwork, ShardedMFNetwork
+    from llpauc.models.registry import BiasedEmbeddingOptions
     from llpauc.training.batches import batches
     from llpauc.training.engine import CpuEngine
     from llpauc.training.options import TrainingOptions
@@ -69,8 +69,11 @@ def one(work: str, shard: bool, out: Path) -> None:
     train = Interactions(users, items, IdMap.of(range(N_USERS)), IdMap.of(range(N_ITEMS)))
     with join_process_group() as found:
         processes = Counting(found.index, found.world_size)
-        options = EmbeddingOptions(dimensions=WIDTH)
-        model = ShardedMF(train, options, 0, processes) if shard else MF(train, options, 0)
+        options = BiasedEmbeddingOptions(dimensions=WIDTH)
+        if shard:
+            model = ShardedMFNetwork(train, options, 0, processes)
+        else:
+            model = MFNetwork(train, options, 0)
         shares = {"alpha": 0.7, "beta": 0.1} if loss_name == "llpauc" else {}
         loss = make_loss(loss_name, **shares)
         source = make_sampler(sampler, train, negatives, 0)

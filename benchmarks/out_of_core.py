@@ -75,7 +75,8 @@ def train(folder: Path, dimensions: int, sampled: str) -> dict[str, float]:
     begun = time.perf_counter()
     from llpauc.data.prepared import open_prepared
     from llpauc.losses import LLPAUCLoss
-    from llpauc.models.embedding import MF, EmbeddingOptions
+    from llpauc.models.mf import MFNetwork
+    from llpauc.models.registry import BiasedEmbeddingOptions
     from llpauc.training.batches import batches, epoch_order
     from llpauc.training.engine import CpuEngine
     from llpauc.training.options import TrainingOptions
@@ -84,7 +85,7 @@ def train(folder: Path, dimensions: int, sampled: str) -> dict[str, float]:
     imported = time.perf_counter()
     events = open_prepared(folder).train
     opened = time.perf_counter()
-    model = MF(events, EmbeddingOptions(dimensions=dimensions), 0)
+    model = MFNetwork(events, BiasedEmbeddingOptions(dimensions=dimensions), 0)
     negatives, size = SAMPLERS[sampled]
     sampler = make_sampler(sampled, events, negatives, 0)
     engine = CpuEngine(model, LLPAUCLoss(0.7, 0.1), sampler, events, TrainingOptions())

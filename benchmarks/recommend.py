@@ -26,6 +26,7 @@ from scipy import sparse
 from benchmarks.timing import interleaved
 from llpauc.data.interactions import IdMap
 from llpauc.evaluation.scorer import FactorScorer
+from llpauc.models import MF
 from llpauc.models.fold_in import HistoryMap
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.lists import ListRequest, ListUsers, write_recommendations
@@ -48,10 +49,11 @@ def made_up(n_users: int, n_items: int, groups: int = 0) -> Fitted:
     has = sparse.csr_matrix((ones, columns, starts), shape=(n_users, n_items))
     has.sum_duplicates()
     has.data[:] = 1
+    history_map = HistoryMap(items, np.zeros(WIDTH, np.float32), items)
+    model = MF.from_vectors(users, items, history_map, items @ users.mean(axis=0))
     return Fitted(
-        FactorScorer(users, items),
-        HistoryMap(items, np.zeros(WIDTH, np.float32), items, None),
-        items @ users.mean(axis=0),
+        model,
+        model.scorer(has),
         has,
         IdMap.of(np.arange(n_users)),
         IdMap.of(np.arange(n_items)),
@@ -80,7 +82,7 @@ def exact(quick: bool) -> None:
     assert isinstance(scorer, FactorScorer)
     rows = np.arange(n_users)
     rivals = {
-        "llpauc": lambda: fitted.rank_rows(rows, K, True, memory_mb=CAP_MB)[0],
+        "llpauc": lambda: fitted.rank_users(rows, K, True, memory_mb=CAP_MB)[0],
         "numpy": lambda: numpy_lists(fitted, rows),
     }
     try:
@@ -117,7 +119,7 @@ def approximate(quick: bool) -> None:
     built = time.perf_counter() - begun
     rows = np.arange(n_users)
     times = interleaved(
-        {"exact": lambda: fitted.rank_rows(rows, K, True), "approximate": lambda: ranker(rows)}, 3
+        {"exact": lambda: fitted.rank_users(rows, K, True), "approximate": lambda: ranker(rows)}, 3
     )
     recall, sample = ranker.measured_recall()
     print(f"{n_items:,} items in 2,000 groups, {WIDTH} dimensions, k = {K}; index in {built:.0f} s")

@@ -29,7 +29,8 @@ def one(n: int, n_items: int) -> dict[str, float]:
 
     from llpauc.data.interactions import IdMap, Interactions
     from llpauc.losses import LLPAUCLoss
-    from llpauc.models.embedding import MF, EmbeddingOptions
+    from llpauc.models.mf import MFNetwork
+    from llpauc.models.registry import BiasedEmbeddingOptions
     from llpauc.training.batches import batches
     from llpauc.training.engine import CpuEngine
     from llpauc.training.options import TrainingOptions
@@ -41,7 +42,7 @@ def one(n: int, n_items: int) -> dict[str, float]:
     users = rng.integers(0, n_users, n)
     items = (n_items * rng.random(n) ** 2).astype(np.int32)
     train = Interactions(users, items, IdMap.of(range(n_users)), IdMap.of(range(n_items)))
-    model = MF(train, EmbeddingOptions(), 0)
+    model = MFNetwork(train, BiasedEmbeddingOptions(), 0)
     engine = CpuEngine(
         model,
         LLPAUCLoss(0.7, 0.1),

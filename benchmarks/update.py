@@ -26,12 +26,12 @@ import numpy.typing as npt
 
 from llpauc.data.interactions import Interactions, Split
 from llpauc.evaluation.full_ranking import Evaluation, evaluate
-from llpauc.evaluation.scorer import FactorScorer, Scorer, Scores
-from llpauc.models.fold_in import HistoryMap
+from llpauc.evaluation.scorer import Scorer, Scores
+from llpauc.models import NewEvents
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.sources import as_split
-from llpauc.recommend.update import Arrivals, arrivals
+from llpauc.recommend.update import new_events
 
 DATA = Path(os.environ.get("LLPAUC_DATA", Path(__file__).parents[2] / "shared" / "data"))
 METRICS = ["recall@20", "ndcg@20"]
@@ -84,16 +84,16 @@ class KnownItems:
         out[:, : len(self._items)] = self._users[users] @ self._items.T
 
 
-def folded_in(stale: Fitted, came: Arrivals, tested: Split) -> KnownItems:
+def folded_in(stale: Fitted, came: NewEvents, tested: Split) -> KnownItems:
     """Users with new events by their whole history of known items, known ones without as they were;
     somebody with no events at all is the mean user. Indices are those of `tested`: the run's
     first."""
-    assert isinstance(stale.scorer, FactorScorer)
-    assert isinstance(stale.by_items, HistoryMap)
-    users = stale.by_items.vectors_of(tested.train.matrix[:, : len(stale.item_ids)])
+    vectors = stale.model.vectors
+    assert vectors is not None
+    users = vectors.history_map.vectors_of(tested.train.matrix[:, : len(stale.item_ids)])
     same = np.setdiff1d(np.arange(len(stale.user_ids)), came.new.users)
-    users[same] = stale.scorer.user_vectors[same]
-    return KnownItems(users, stale.scorer.item_vectors, tested.n_items)
+    users[same] = vectors.user_vectors[same]
+    return KnownItems(users, vectors.item_vectors, tested.n_items)
 
 
 def new_item_recall(result: Evaluation, test: Interactions, new_items: npt.ArrayLike) -> float:
@@ -117,7 +117,7 @@ def run(case: Case, epochs: int, seed: int) -> None:
     stale = whole(Recommender(**settings).fit(old))
     before = stale.fitted
     assert before is not None
-    came = arrivals(before, new)
+    came = new_events(before, new)
     tested = Split.of(came.all, None, split.test)
     print(f"\n{came}; {case.epochs} epochs before the update\n")
     print("| | NDCG@20 | Recall@20 | Recall@20 of new items | CPU seconds |\n|---|---|---|---|---|")

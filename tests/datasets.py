@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 from llpauc.data.interactions import Interactions, Split
-from llpauc.models import Scorer
+from llpauc.evaluation.scorer import Scorer
+from llpauc.models.network import EmbeddingNetwork
+from llpauc.models.registry import MODELS
+from llpauc.options import options_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("LLPAUC_DATA", ROOT.parent / "shared" / "data"))
@@ -71,3 +74,16 @@ def score_table(scorer: Scorer, n_users: int) -> np.ndarray:
     out = np.empty((n_users, scorer.n_items), np.float32)
     scorer.scores_into(np.arange(n_users, dtype=np.int32), out)
     return out
+
+
+def new_network(model: str, train: Interactions, seed: int = 0, **options) -> EmbeddingNetwork:
+    """The trainable part of a model; options that the model does not have are ignored."""
+    entry = MODELS[model]
+    known = options_of(entry.Options)
+    given = {name: value for name, value in options.items() if name in known}
+    return entry.load().Network(train, entry.Options(**given), seed)
+
+
+def scorer_of(model: str, data: object, **options) -> Scorer:
+    """The scorer of a model without training."""
+    return MODELS[model].load().scorer_of(data, **options)

@@ -21,8 +21,8 @@ from llpauc.data.splits import split_random_per_user
 from llpauc.distributed import ProcessGroup, current_process_group, join_process_group
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.losses import make_loss
-from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
-from llpauc.models.sharded import ShardedMF
+from llpauc.models.mf import ShardedMFNetwork
+from llpauc.models.registry import MODELS
 from llpauc.training import CheckpointSettings, TrainingOptions, fit
 from llpauc.training.engine import TorchEngine
 from llpauc.training.samplers import make_sampler
@@ -72,10 +72,10 @@ CASES = {
     "lightgcn, sl, in-batch": Case(
         "lightgcn",
         "sl",
-        model_options={"score": "cosine"},
-        training_options={"sampler": "in-batch", "share": 2},
+        model_options={"score": "cosine", "propagation_interval": 2},
+        training_options={"sampler": "in-batch"},
     ),
-    "itemsum, llpauc": Case("itemsum", loss_options=_LLPAUC),
+    "fism, llpauc": Case("fism", loss_options=_LLPAUC),
 }
 
 
@@ -101,11 +101,11 @@ def train(
     stop_after: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Train; metrics of every epoch and, in the first process, the vectors."""
-    options = EmbeddingOptions(dimensions=16, **case.model_options)
+    options = MODELS[case.model].Options(dimensions=16, **case.model_options)
     if case.shard:
-        model = ShardedMF(split.train, options, 3, processes)
+        model = ShardedMFNetwork(split.train, options, 3, processes)
     else:
-        model = EMBEDDING_MODELS[case.model](split.train, options, 3)
+        model = MODELS[case.model].load().Network(split.train, options, 3)
     loss = make_loss(case.loss, **case.loss_options)
     fitted = TrainingOptions(
         epochs=epochs, batch_size=BATCH, negatives=20, lr=0.01, seed=1, shard=case.shard,
@@ -117,7 +117,7 @@ def train(
             raise StoppedError
 
     history = fit(model, loss, split, fitted, on_epoch=on_epoch, checkpoint=checkpoint)
-    own = model.user_range if isinstance(model, ShardedMF) else None
+    own = model.user_range
     test = evaluate(model.scorer(), split, processes=processes, own_users=own)
     users, items = model.vectors()
     variables = np.array([p.item() for p in loss.parameters()])
@@ -185,8 +185,8 @@ def plain_torch(out: Path) -> None:
     processes, split, results = current_process_group(), events(), {}
     for name in ("llpauc", "lightgcn, sl, in-batch"):
         case = CASES[name]
-        options = EmbeddingOptions(dimensions=16, **case.model_options)
-        model = EMBEDDING_MODELS[case.model](split.train, options, 3)
+        options = MODELS[case.model].Options(dimensions=16, **case.model_options)
+        model = MODELS[case.model].load().Network(split.train, options, 3)
         sampler = make_sampler(case.training_options.get("sampler", "uniform"), split.train, 20, 1)
         loss = make_loss(case.loss, **case.loss_options)
         engine = TorchEngine(model, loss, sampler, TrainingOptions(lr=0.01), processes=processes)

@@ -33,7 +33,7 @@ CHECKS = [
 
 
 def trained(model: str = "mf", seed: int = 0) -> Recommender:
-    if model in ("mf", "itemsum"):
+    if model in ("mf", "fism"):
         options = {"epochs": 2, "dimensions": 8, "hold_out": 0, "seed": seed}
         return Recommender(model=model, **options).fit(taste_split().train)
     return Recommender(model=model).fit(taste_split().train)

@@ -28,9 +28,8 @@ from llpauc.data.demo import demo_data
 from llpauc.data.formats import FORMATS
 from llpauc.losses import LOSSES
 from llpauc.metrics.names import METRIC_NAMES
-from llpauc.models import BASELINES
+from llpauc.models.registry import MODELS, untrained_models
 from llpauc.recommend import Recommender
-from llpauc.recommend.parameters import MODELS
 from llpauc.training import SAMPLERS, Diverged
 from llpauc.training.engine import CpuEngine
 
@@ -197,7 +196,7 @@ def test_help_names_what_the_registries_hold(run):
     assert listed(train, "--loss LOSS ", " (llpauc unless") == set(LOSSES)
     assert listed(train, "--sampler SAMPLER ", " --lr") == set(SAMPLERS)
     assert listed(train, "--format FORMAT ", " --user") == set(FORMATS)
-    assert listed(evaluate, "--models MODELS any of ", ", separated") == set(BASELINES)
+    assert listed(evaluate, "--models MODELS any of ", ", separated") == set(untrained_models())
     names = evaluate[evaluate.index("any of recall") :].split(", separated")[0]
     assert names.removeprefix("any of ") == ", ".join(METRIC_NAMES)
 
@@ -565,7 +564,7 @@ def test_evaluate_agrees_with_itself_and_writes_what_was_asked(run, own_folder, 
     told = run("evaluate", events, "--per-user", "p/users.parquet", "--lists", "p/lists.tsv",
                "--metrics", "recall@5, llpauc(0.7,0.1)", "--json")  # fmt: skip
     results = json.loads(told.out)["results"]
-    assert set(results) == set(BASELINES)
+    assert set(results) == set(untrained_models())
     rows = pyarrow.parquet.read_table("p/users.parquet").to_pandas()
     for model, of_model in rows.groupby("model"):
         for metric in ("recall@5", "llpauc(0.7,0.1)"):
@@ -601,10 +600,10 @@ def test_test_users_absent_from_train_are_a_result(run, cold_folder):
 
 
 def test_a_model_too_large_for_the_data_does_not_cost_the_others(run, events, monkeypatch):
-    monkeypatch.setattr(sys.modules["llpauc.models.ease"], "_MOST_BYTES", 1)
+    monkeypatch.setattr(sys.modules["llpauc.models.ease"], "_MAX_BYTES", 1)
     told = run("evaluate", events, "--json")
     assert told.code == 0
-    assert set(json.loads(told.out)["results"]) == {"popularity", "recent", "itemknn"}
+    assert set(json.loads(told.out)["results"]) == {"popularity", "recent_popularity", "itemknn"}
     assert "without ease: EASE inverts" in told.err
     asked = run("evaluate", events, "--models", "ease")
     assert asked.code == 2

@@ -25,8 +25,9 @@ from llpauc import cli
 from llpauc.cli.train import train
 from llpauc.cli.training_options import ModelOptions
 from llpauc.losses import LOSSES
+from llpauc.models.registry import MODELS
 from llpauc.recommend import Recommender
-from llpauc.recommend.parameters import MODELS, config_toml
+from llpauc.recommend.parameters import config_toml
 from llpauc.storage import run_folder
 from llpauc.storage.environment import command, environment, git_commit
 from llpauc.storage.run_folder import SavedRun
@@ -110,7 +111,7 @@ SETTINGS = {
     "grid": {"lr": np.float64(0.25), **QUICK, "epochs": np.int64(1)},
     "itemknn": {"model": "itemknn", "neighbours": 4},
     "ease": {"model": "ease"},
-    "recent": {"model": "recent"},
+    "recent": {"model": "recent_popularity"},
     "popularity": {"model": "popularity"},
 }
 
@@ -139,13 +140,13 @@ def test_every_setting_is_in_the_config_and_an_option(loss):
     """Each has a line of its own or a place in loss_options, and comes back as it was."""
     made = Recommender(loss=loss)
     plan = dataclasses.asdict(made.plan())
-    config = tomllib.loads(config_toml(made.get_params(), plan))
+    config = tomllib.loads(config_toml(made.get_params()))
     options = {field.name for field in dataclasses.fields(ModelOptions)}
     options |= {"seed", "hold_out", "refit"}
     assert set(config) <= options
     assert options >= set(inspect.signature(train).parameters) & {"seed", "hold_out", "refit"}
     rest = dict(pair.split("=") for pair in config.pop("loss_options").split(","))
-    wanted = {**plan["embedding"], **plan["fit"], "model": "mf", "loss": loss}
+    wanted = {**plan["model_options"], **plan["training"], "model": "mf", "loss": loss}
     wanted |= {p.name: p.default for p in inspect.signature(LOSSES[loss]).parameters.values()
                if p.default is not inspect.Parameter.empty}  # fmt: skip
     wanted |= plan["loss_parameters"] | {"hold_out": 0.1, "refit": False}
@@ -155,9 +156,7 @@ def test_every_setting_is_in_the_config_and_an_option(loss):
 
 
 def test_no_model_is_forgotten():
-    assert {settings.get("model", "mf") for settings in SETTINGS.values()} == set(MODELS) - {
-        "itemsum"
-    }
+    assert {settings.get("model", "mf") for settings in SETTINGS.values()} == set(MODELS) - {"fism"}
 
 
 # --- environment.json ----------------------------------------------------------------------------

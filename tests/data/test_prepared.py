@@ -30,11 +30,11 @@ from llpauc.data.splits import nth_smallest
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.losses import LLPAUCLoss
-from llpauc.models.embedding import MF, EmbeddingOptions
 from llpauc.recommend import Recommender
 from llpauc.training import CheckpointSettings, TrainingOptions, fit
 from llpauc.training.batches import BlockOrder, epoch_order
 from llpauc.training.engine import CpuEngine
+from tests.datasets import new_network
 
 ODD_IDS = ["007", "7", "😀", "18446744073709551623", 'say "hi"', "a,b", "ø", "Ω" * 40, "-1", "1e3"]
 
@@ -529,7 +529,7 @@ OPTIONS = TrainingOptions(epochs=12, batch_size=256, negatives=20, lr=0.01)
 
 
 def trained(split: Split, options=OPTIONS, **more):
-    model = MF(split.train, EmbeddingOptions(dimensions=16), 0)
+    model = new_network("mf", split.train, 0, dimensions=16)
     history = fit(model, LLPAUCLoss(0.7, 0.1), split, options, **more)
     return model, history
 

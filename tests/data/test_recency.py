@@ -30,10 +30,19 @@ from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import MASKS, evaluate
 from llpauc.evaluation.scorer import Constant
-from llpauc.models import BASELINES, Popularity, Recent
+from llpauc.models import FitData, RecentPopularity
+from llpauc.models.registry import untrained_models
 from llpauc.recommend import Recommender
 from llpauc.recommend.recipes import recipe
-from tests.datasets import random_split, real
+from tests.datasets import random_split, real, scorer_of
+
+
+def recent_scorer(events, half_life=None, by=None) -> Constant:
+    """Recent popularity of a table, or of the parts before the test."""
+    parts = [events] if isinstance(events, Interactions) else list(events)
+    data = FitData(Split(*parts), parts)
+    return RecentPopularity.scorer_of(data, half_life=half_life, by=by)
+
 
 EVENTS = st.lists(
     st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 50)), min_size=1, max_size=40
@@ -100,15 +109,21 @@ def test_counts_equal_a_plain_loop_over_distinct_users(events, half_life):
     for (_, item), time in latest.items():
         counts[item] += 0.5 ** ((data.timestamps.max() - time) / half_life)
     np.testing.assert_allclose(recent_counts(data, half_life), counts, rtol=1e-6)
-    np.testing.assert_array_equal(Recent(data, half_life).scores, recent_counts(data, half_life))
+    np.testing.assert_array_equal(
+        recent_scorer(data, half_life).scores, recent_counts(data, half_life)
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(EVENTS, st.sampled_from(["time", "rows", "parts"]))
 def test_an_infinite_half_life_is_popularity(events, by):
     data = table(events)
-    np.testing.assert_array_equal(Recent(data, math.inf, by).scores, Popularity(data).scores)
-    np.testing.assert_allclose(Recent(data, 1e12, by).scores, Popularity(data).scores, rtol=1e-6)
+    np.testing.assert_array_equal(
+        recent_scorer(data, math.inf, by).scores, scorer_of("popularity", data).scores
+    )
+    np.testing.assert_allclose(
+        recent_scorer(data, 1e12, by).scores, scorer_of("popularity", data).scores, rtol=1e-6
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -146,7 +161,7 @@ def test_parts_stand_one_after_the_other():
     assert joined.timestamps is None
     # A twentieth of a part leaves what is older only to break ties.
     nearly = recent_counts([train, valid], 0.05, "parts")
-    only, old = Popularity(valid).scores, Popularity(train).scores
+    only, old = scorer_of("popularity", valid).scores, scorer_of("popularity", train).scores
     assert order_of(nearly) == sorted(range(len(only)), key=lambda i: (-only[i], -old[i], i))
 
 
@@ -163,7 +178,7 @@ def test_a_half_life_is_above_zero(half_life):
     with pytest.raises(InputError, match="half_life must be above 0"):
         age_weights(MOVING.train, half_life)
     with pytest.raises(InputError, match="half_life must be above 0"):
-        BASELINES["recent"](MOVING.train, half_life=half_life)
+        recent_scorer(MOVING.train, half_life)
 
 
 def test_an_unknown_way_to_measure_age_is_told_the_ways():
@@ -199,7 +214,7 @@ def test_the_choice_is_the_best_of_its_grid_by_full_ranking():
     chosen = choose_recency(before(MOVING, "test"))
     found = {
         half_life: evaluate(
-            Recent(MOVING.train, half_life), MOVING, on="valid", metrics=["ndcg@20"]
+            recent_scorer(MOVING.train, half_life), MOVING, on="valid", metrics=["ndcg@20"]
         ).mean("ndcg@20")
         for half_life in chosen.values
     }
@@ -213,8 +228,8 @@ def test_the_choice_is_the_best_of_its_grid_by_full_ranking():
 
 
 def test_in_a_moving_world_recent_popularity_wins_the_test_too():
-    recent = evaluate(Recent(before(MOVING, "test")), MOVING).mean("ndcg@20")
-    always = evaluate(Popularity(join(before(MOVING, "test"))), MOVING).mean("ndcg@20")
+    recent = evaluate(recent_scorer(before(MOVING, "test")), MOVING).mean("ndcg@20")
+    always = evaluate(scorer_of("popularity", join(before(MOVING, "test"))), MOVING).mean("ndcg@20")
     assert recent > 2 * always
 
 
@@ -226,7 +241,9 @@ def test_in_a_still_world_all_events_weigh_alike(seed, way):
     parts = [change(part) for part in before(split, "test")]
     assert not choose_recency(parts).has_drift
     assert not choose_recency(parts[:1]).has_drift
-    np.testing.assert_array_equal(Recent(parts).scores, Popularity(join(parts)).scores)
+    np.testing.assert_array_equal(
+        recent_scorer(parts).scores, scorer_of("popularity", join(parts)).scores
+    )
 
 
 def test_the_order_of_rows_serves_where_there_are_no_times():
@@ -240,11 +257,12 @@ def test_the_order_of_parts_serves_where_rows_are_in_no_order():
     chosen = choose_recency(parts)
     assert (chosen.by, chosen.has_drift) == ("parts", True)
     assert "half" in chosen.on
-    only = evaluate(Popularity(parts[1]), MOVING).mean("ndcg@20")
-    assert evaluate(Recent(parts), MOVING).mean("ndcg@20") >= 0.95 * only
+    only = evaluate(scorer_of("popularity", parts[1]), MOVING).mean("ndcg@20")
+    assert evaluate(recent_scorer(parts), MOVING).mean("ndcg@20") >= 0.95 * only
     assert not choose_recency(parts[:1]).has_drift  # one part in no order says nothing
     np.testing.assert_array_equal(
-        Recent(parts[0], chosen.half_life, chosen.by).scores, Popularity(parts[0]).scores
+        recent_scorer(parts[0], chosen.half_life, chosen.by).scores,
+        scorer_of("popularity", parts[0]).scores,
     )
 
 
@@ -303,7 +321,7 @@ def test_too_little_to_choose_on_is_plain_popularity(times):
     nothing = data.take(np.array([], dtype=int))
     assert not choose_recency([nothing]).has_drift
     assert choose_recency([data, nothing]) == choose_recency([data])
-    assert Recent(nothing).scores.tolist() == [0.0] * n
+    assert recent_scorer(nothing).scores.tolist() == [0.0] * n
 
 
 def test_what_lies_before():
@@ -352,7 +370,7 @@ def test_the_test_part_is_not_looked_at(run, tmp_path):
     told = []
     for name, test in (("a", MOVING.test), ("b", other)):
         write_split(Split(MOVING.train, MOVING.valid, test), tmp_path / name)
-        options = (tmp_path / name, "--models", "recent", "--history", "all", "--json")
+        options = (tmp_path / name, "--models", "recent_popularity", "--history", "all", "--json")
         told.append(json.loads(run("evaluate", *options).out))
     one, two = told
     assert one["recent"] == two["recent"]
@@ -379,19 +397,27 @@ def test_history_decides_what_every_model_learns_from(run, tmp_path):
     for history in ("train", "all"):
         told = run("evaluate", tmp_path / "data", "--history", history, "--json")
         results = json.loads(told.out)["results"]
-        assert set(results) == set(BASELINES)
+        assert set(results) == set(untrained_models())
         known = join(before(split, "test", history))
         for name in ("popularity", "itemknn", "ease"):
             parameters = {"ease": {"regularization": 200.0}}.get(name, {})
             if name == "itemknn":
                 parameters = {"neighbours": 100, "shrinkage": 10.0}
-            own = evaluate(BASELINES[name](known, **parameters), split).mean("ndcg@20")
+            own = evaluate(scorer_of(name, known, **parameters), split).mean("ndcg@20")
             assert results[name]["all"]["ndcg@20"] == pytest.approx(own, abs=1e-12)
 
 
 def test_the_half_life_can_be_given(run, tmp_path):
     write_split(MOVING, tmp_path / "data")
-    told = run("evaluate", tmp_path / "data", "--models", "recent", "--half-life", "5e4", "--json")
+    told = run(
+        "evaluate",
+        tmp_path / "data",
+        "--models",
+        "recent_popularity",
+        "--half-life",
+        "5e4",
+        "--json",
+    )
     result = json.loads(told.out)
     assert result["recent"] == {
         "half_life": 5e4,
@@ -399,11 +425,11 @@ def test_the_half_life_can_be_given(run, tmp_path):
         "chosen on": "nothing: it was given",
     }
     split = read_split(tmp_path / "data")
-    own = evaluate(Recent(split.train, 5e4), split).mean("ndcg@20")
-    assert result["results"]["recent"]["all"]["ndcg@20"] == pytest.approx(own, abs=1e-12)
+    own = evaluate(recent_scorer(split.train, 5e4), split).mean("ndcg@20")
+    assert result["results"]["recent_popularity"]["all"]["ndcg@20"] == pytest.approx(own, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["recent", "ease"])
+@pytest.mark.parametrize("name", ["recent_popularity", "ease"])
 def test_a_run_may_be_called_as_a_model_is(run, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     write_split(MOVING, "data")
@@ -419,8 +445,8 @@ def test_evaluate_says_when_recent_popularity_beats_a_model(run, tmp_path):
     told = run("evaluate", tmp_path / "moving", "--models", "popularity", "--json")
     (warning,) = json.loads(told.out)["warnings"]
     assert warning in told.err
-    recent = run("evaluate", tmp_path / "moving", "--models", "recent", "--json")
-    figure = json.loads(recent.out)["results"]["recent"]["all"]["ndcg@20"]
+    recent = run("evaluate", tmp_path / "moving", "--models", "recent_popularity", "--json")
+    figure = json.loads(recent.out)["results"]["recent_popularity"]["all"]["ndcg@20"]
     assert json.loads(recent.out)["warnings"] == []
     assert f"beats popularity: ndcg@20 {figure:.4f} against" in warning
     assert "--history all" in warning
@@ -461,7 +487,9 @@ def test_inspect_says_that_tastes_move(times):
 def test_recent_popularity_on_adressa(data, history, recall, ndcg):
     split = read_split(real(data))
     chosen = choose_recency(before(split, "test"))
-    got = evaluate(Recent(before(split, "test", history), chosen.half_life, chosen.by), split)
+    got = evaluate(
+        recent_scorer(before(split, "test", history), chosen.half_life, chosen.by), split
+    )
     assert (round(got.mean("recall@20"), 4), round(got.mean("ndcg@20"), 4)) == (recall, ndcg)
 
 
@@ -470,7 +498,7 @@ def test_adressa_in_no_order_still_tells_by_its_parts():
     parts = [shuffled(part) for part in before(split, "test")]
     chosen = choose_recency(parts)
     assert chosen.by == "parts"
-    got = evaluate(Recent(parts, chosen.half_life, chosen.by), split)
+    got = evaluate(recent_scorer(parts, chosen.half_life, chosen.by), split)
     assert got.mean("recall@20") > 0.70
     assert got.mean("ndcg@20") > 0.40
 

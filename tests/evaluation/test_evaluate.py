@@ -13,9 +13,10 @@ import pytest
 from llpauc.data.readers import read_split
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import MASKS, evaluate, write_lists, write_per_user
+from llpauc.evaluation.scorer import FactorScorer
 from llpauc.metrics import llpauc_score
-from llpauc.models import BASELINES, FactorScorer
-from tests.datasets import ROOT, random_split, real, score_table
+from llpauc.models.registry import untrained_models
+from tests.datasets import ROOT, random_split, real, score_table, scorer_of
 
 
 def naive(scores, split, on, masked_pairs, k=5):
@@ -56,7 +57,7 @@ def test_equals_a_naive_loop_under_every_mask(seed, mask, on):
 
 def test_partial_auc_speaks_of_candidates_only():
     split = random_split(3)
-    scorer = BASELINES["ease"](split.train, regularization=5.0)
+    scorer = scorer_of("ease", split.train, regularization=5.0)
     got = evaluate(scorer, split, metrics=["llpauc(0.5,0.2)", "auc"])
     scores = score_table(scorer, split.n_users)
     seen = split.train.matrix.maximum(split.valid.matrix).toarray() > 0
@@ -72,7 +73,7 @@ def test_partial_auc_speaks_of_candidates_only():
 
 def test_warm_and_cold_make_up_all():
     split = random_split(2)
-    got = evaluate(BASELINES["popularity"](split.train), split)
+    got = evaluate(scorer_of("popularity", split.train), split)
     summary = got.summary()
     assert summary["warm"]["users"] + summary["cold"]["users"] == summary["all"]["users"]
     assert summary["cold"]["users"] > 0
@@ -84,7 +85,7 @@ def test_warm_and_cold_make_up_all():
 
 def test_chunks_and_threads_do_not_change_a_bit():
     split = random_split(4, n_users=300, n_items=500, events=6000)
-    scorer = BASELINES["ease"](split.train, regularization=5.0)
+    scorer = scorer_of("ease", split.train, regularization=5.0)
     metrics = ["recall@20", "ndcg@20", "map@50", "auc", "opauc(0.1)", "llpauc(0.7,0.1)"]
     one = evaluate(scorer, split, metrics=metrics, threads=1, memory_mb=1)
     two = evaluate(scorer, split, metrics=metrics, threads=4, memory_mb=1000)
@@ -103,7 +104,7 @@ def test_chunks_and_threads_do_not_change_a_bit():
 )
 def test_known_figures_on_real_data(data, model, parameters, recall, ndcg):
     split = read_split(real(data))
-    got = evaluate(BASELINES[model](split.train, **parameters), split)
+    got = evaluate(scorer_of(model, split.train, **parameters), split)
     assert round(got.mean("recall@20"), 4) == recall
     assert round(got.mean("ndcg@20"), 4) == ndcg
 
@@ -114,7 +115,7 @@ def test_lists_scored_by_a_second_program(tmp_path):
     if not second.exists():
         pytest.skip("the second opinion, tools/score.py, is not beside the checkout")
     split = read_split(folder)
-    got = evaluate(BASELINES["popularity"](split.train), split)
+    got = evaluate(scorer_of("popularity", split.train), split)
     write_lists({"popularity": got}, split.item_ids, tmp_path / "lists.tsv")
     files = {
         part: str(folder / f"adressa_clean.{part}.inter") for part in ("train", "valid", "test")
@@ -128,7 +129,7 @@ def test_lists_scored_by_a_second_program(tmp_path):
 
 def test_per_user_values_to_parquet_with_outside_ids(tmp_path):
     split = random_split(5)
-    results = {name: evaluate(fit(split.train), split) for name, fit in BASELINES.items()}
+    results = {name: evaluate(scorer_of(name, split.train), split) for name in untrained_models()}
     write_per_user(results, tmp_path / "users.parquet")
     table = pyarrow.parquet.read_table(tmp_path / "users.parquet").to_pylist()
     assert len(table) == sum(len(r.users) for r in results.values())
@@ -142,14 +143,14 @@ def test_per_user_values_to_parquet_with_outside_ids(tmp_path):
 def test_k_above_the_number_of_items_is_a_result():
     split = random_split(6)
     got = evaluate(
-        BASELINES["popularity"](split.train), split, metrics=["recall@5000"], mask="none"
+        scorer_of("popularity", split.train), split, metrics=["recall@5000"], mask="none"
     )
     np.testing.assert_array_equal(got.values["recall@5000"], 1.0)
 
 
 def test_what_cannot_be_evaluated_is_said_in_one_line():
     split = random_split(7)
-    scorer = BASELINES["popularity"](split.train)
+    scorer = scorer_of("popularity", split.train)
     for call, said in [
         ({"on": "valid", "metrics": []}, "no metric asked for"),
         ({"metrics": ["recal@20"]}, "unknown metric 'recal@20'"),

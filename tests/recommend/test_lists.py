@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
 import json
 import os
@@ -27,7 +28,7 @@ from llpauc.data.interactions import IdMap, Interactions
 from llpauc.data.readers import read_interactions
 from llpauc.errors import InputError
 from llpauc.evaluation.ranking import tile_bytes
-from llpauc.models import FactorScorer
+from llpauc.models import MF
 from llpauc.models.fold_in import HistoryMap
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
@@ -59,10 +60,11 @@ def make_fitted(
     columns = rng.integers(0, n_items, len(rows))
     has = sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), (n_users, n_items))
     has.data[:] = 1
+    history_map = HistoryMap(items, np.zeros(width, np.float32), items)
+    model = MF.from_vectors(users, items, history_map, items @ users.mean(axis=0))
     return Fitted(
-        FactorScorer(users, items),
-        HistoryMap(items, np.zeros(width, np.float32), items, None),
-        items @ users.mean(axis=0),
+        model,
+        model.scorer(has),
         has,
         IdMap.of(np.arange(n_users) + 7),
         IdMap.of([f"i{n}" for n in range(n_items)]),
@@ -379,7 +381,7 @@ def test_write_recommendations_interrupted_keeps_the_old_file(
         calls.append(len(rows))
         if len(calls) == 2:
             raise trouble
-        return fitted.rank_rows(rows, 5, True)
+        return fitted.rank_users(rows, 5, True)
 
     with pytest.raises(trouble):
         write_recommendations(fitted, path, ListRequest(5), ranker=stumble)
@@ -515,9 +517,11 @@ def clustered(n_users: int = 300, n_items: int = 6000, **options) -> Fitted:
     centres = 3 * rng.standard_normal((40, 16)).astype(np.float32)
     users = centres[rng.integers(0, 40, n_users)] + rng.standard_normal((n_users, 16))
     items = centres[rng.integers(0, 40, n_items)] + rng.standard_normal((n_items, 16))
-    scorer = FactorScorer(users.astype(np.float32), items.astype(np.float32))
-    return Fitted(scorer, fitted.by_items, fitted.fallback, fitted.histories, fitted.user_ids,
-                  fitted.item_ids)  # fmt: skip
+    model = MF.from_vectors(
+        users.astype(np.float32), items.astype(np.float32),
+        fitted.model.vectors.history_map, fitted.fallback,
+    )  # fmt: skip
+    return dataclasses.replace(fitted, model=model, scorer=model.scorer(fitted.histories))
 
 
 @pytest.mark.parametrize("seen", [0, 30, 700])
@@ -532,7 +536,7 @@ def test_approximate_ranker_respects_filters_and_measures_recall(seen):
     assert ranker.searched_cells < ranker.cells  # else nothing is tested
     rows = np.append(np.arange(300), -1)
     items, scores = ranker(rows)
-    exact, _ = fitted.rank_rows(rows, 10, True, hidden)
+    exact, _ = fitted.rank_users(rows, 10, True, hidden)
     table = score_table(fitted.scorer, 300)
     found = []
     for user in range(300):
@@ -562,7 +566,7 @@ def test_approximate_ranker_lists_are_exact_if_cells_hold_too_few_items():
     ranker = ApproximateRanker(fitted, ListRequest(390), recall=0.01)
     rows = np.arange(300)
     items, _ = ranker(rows)
-    exact, _ = fitted.rank_rows(rows, 390, True)
+    exact, _ = fitted.rank_users(rows, 390, True)
     np.testing.assert_array_equal(np.sort(items), np.sort(exact))
 
 

@@ -1,4 +1,4 @@
-"""The facade: whatever it is fitted on, its lists are a full sort of its scores."""
+"""Recommender: lists against a full sort, parameters, fitting, saving, recipes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from scipy import sparse
 from sklearn.base import clone
 
 from llpauc.data.interactions import IdMap, Interactions, Split
-from llpauc.data.recency import choose_recency
+from llpauc.data.recency import choose_recency, recent_counts
 from llpauc.errors import InputError
 from llpauc.losses import LOSSES, make_loss
-from llpauc.models import BASELINES, Recent
-from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.models.fold_in import HistoryMap, learn_history_map
+from llpauc.models.registry import MODELS, trained_models
+from llpauc.recommend import Recommender
+from llpauc.recommend.fitted import ids_or_none
 from llpauc.recommend.lists import Recommendations, write_lists
-from llpauc.recommend.parameters import MODELS, plan
-from llpauc.recommend.recipes import RECIPES, recipe
-from llpauc.recommend.recommender import Recommender, outside
+from llpauc.recommend.parameters import current_names, plan
+from llpauc.recommend.recipes import RECIPES, recipe, with_model
 from llpauc.recommend.sources import as_split
 from llpauc.training import Diverged
 from llpauc.training import fit as fit_model
 from llpauc.training.engine import CpuEngine
-from tests.datasets import random_split, score_table
+from tests.datasets import new_network, random_split, score_table
 
 SPLIT = random_split(8, n_users=30, n_items=24, events=500)
 TRAIN = SPLIT.train
@@ -43,18 +43,18 @@ CASES = {
     "mf": QUICK,
     "mf-cosine": QUICK | {"score": "cosine"},
     "mf-bias": QUICK | {"item_bias": True, "loss": "bpr"},
-    "mf-random": QUICK | {"cold": "random"},
+    "mf-random": QUICK | {"cold_users": "random"},
     "lightgcn": QUICK | {"layers": 3},
     "lightgcn-cosine": QUICK | {"loss": "sl"},
-    "itemsum": QUICK,
-    "itemsum-cosine": QUICK | {"score": "cosine", "temperature": 0.5},
-    "itemsum-bias": QUICK | {"item_bias": True, "loss": "bce"},
-    "itemsum-cosine-bias": QUICK | {"item_bias": True, "score": "cosine"},
+    "fism": QUICK,
+    "fism-cosine": QUICK | {"score": "cosine", "temperature": 0.5},
+    "fism-bias": QUICK | {"item_bias": True, "loss": "bce"},
+    "fism-cosine-bias": QUICK | {"item_bias": True, "score": "cosine"},
     "popularity": {},
     "itemknn": {"neighbours": 5},
     "ease": {"regularization": 10.0},
 }
-EMBEDDING = [name for name in CASES if name.split("-")[0] in EMBEDDING_MODELS]
+EMBEDDING = [name for name in CASES if name.split("-")[0] in trained_models()]
 
 
 def fit(name: str, data=TRAIN, **more) -> Recommender:
@@ -93,7 +93,7 @@ def test_recommend_is_a_full_sort(name, k, exclude_seen, fitted):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_at_a_time_is_all_at_once_bit_for_bit(name, fitted):
+def test_recommend_single_user_equals_batch_bit_for_bit(name, fitted):
     ids, scores = fitted[name].recommend(USERS, 5)
     for row, user in enumerate(USERS[:8]):
         one_ids, one_scores = fitted[name].recommend([user], 5)
@@ -102,10 +102,9 @@ def test_one_at_a_time_is_all_at_once_bit_for_bit(name, fitted):
 
 
 @pytest.mark.parametrize("name", EMBEDDING)
-def test_scores_are_what_the_model_was_trained_with(name, fitted):
-    """The tables multiply to the score of `EmbeddingModel.scores`, which the losses saw."""
-    plan_ = fitted[name].plan()
-    model = EMBEDDING_MODELS[name.split("-")[0]](TRAIN, plan_.embedding, 3)
+def test_network_scorer_equals_training_scores(name, fitted):
+    """The vectors multiply to `EmbeddingNetwork.scores`, which the losses use."""
+    model = fitted[name].plan().new_network(TRAIN)
     rows = np.flatnonzero(~COLD)
     users = torch.from_numpy(rows)
     trained = model.scores(users, torch.arange(len(ITEMS))[None, :]).detach().numpy()
@@ -114,7 +113,7 @@ def test_scores_are_what_the_model_was_trained_with(name, fitted):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_unknown_users_get_what_a_user_without_history_gets(name, fitted):
+def test_recommend_unknown_user_equals_user_without_history(name, fitted):
     assert COLD.any()
     cold = USERS[int(np.flatnonzero(COLD)[0])]
     ids, scores = fitted[name].recommend([cold, "nobody", USERS[0], 123], 6)
@@ -129,7 +128,7 @@ def test_unknown_users_get_what_a_user_without_history_gets(name, fitted):
         assert len(set(ids[0]) & set(ids[1])) >= 5  # all but a tie at the end
 
 
-def test_unknown_users_get_the_mean_user_and_popularity(fitted):
+def test_recommend_unknown_user_gets_mean_user_or_popularity(fitted):
     tables = fitted["mf"].scorer()
     mean = tables.user_vectors[~COLD].mean(axis=0)
     _, best = sorted_out((mean @ tables.item_vectors.T)[None], np.zeros((1, len(ITEMS)), bool), 5)
@@ -141,16 +140,16 @@ def test_unknown_users_get_the_mean_user_and_popularity(fitted):
         np.testing.assert_array_equal(fitted[name].recommend(["?"], 5)[1], best)
 
 
-def test_nobody_gets_nothing(fitted):
+def test_recommend_no_users_returns_empty_lists(fitted):
     ids, scores = fitted["mf"].recommend([], 3)
     assert ids.shape == scores.shape == (0, 3)
 
 
-def test_who_has_everything_is_recommended_nothing():
+def test_recommend_user_with_all_items_gets_none():
     pairs = [("all", i) for i in range(5)] + [("some", 0), ("some", 3)]
     data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
     for model in MODELS:
-        params = {} if model in BASELINES else QUICK
+        params = QUICK if MODELS[model].trained else {}
         recommender = Recommender(model=model, **params).fit(data)
         ids, scores = recommender.recommend(["all", "some"], 4)
         assert ids[0].tolist() == [None] * 4
@@ -166,8 +165,8 @@ def test_who_has_everything_is_recommended_nothing():
 # --- somebody new --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("itemsum", "item"))])
-def test_a_known_history_folds_in_to_that_users_scores(name):
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("fism", "item"))])
+def test_fold_in_known_history_equals_that_users_scores(name):
     recommender = fit(name, hold_out=0.0) if "knn" not in name else fit(name)
     scores = score_table(recommender.scorer(), len(USERS))
     for row in np.flatnonzero(~COLD):
@@ -181,11 +180,11 @@ def test_a_known_history_folds_in_to_that_users_scores(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_folding_in_is_a_full_sort(name, fitted):
+def test_fold_in_is_a_full_sort(name, fitted):
     recommender = fitted[name]
     history = np.zeros((1, len(ITEMS)), np.float32)
     history[0, [1, 4, 9]] = 1
-    scores = recommender.fitted.by_items.scores_of(sparse.csr_matrix(np.repeat(history, 2, 0)))[:1]
+    scores = recommender.fitted.model.scores_of(sparse.csr_matrix(np.repeat(history, 2, 0)))[:1]
     for k in (1, 5, len(ITEMS) + 4):
         for exclude_seen in (True, False):
             hidden = history > 0 if exclude_seen else np.zeros_like(history, bool)
@@ -197,7 +196,7 @@ def test_folding_in_is_a_full_sort(name, fitted):
                 assert got[0].tolist() == ids[0]
 
 
-def test_a_history_map_is_the_ridge_regression_it_says():
+def test_learn_history_map_equals_ridge_regression():
     rng = np.random.default_rng(0)
     a = rng.random((50, 20)) < 0.25
     a[3] = False
@@ -221,7 +220,7 @@ def test_a_history_map_is_the_ridge_regression_it_says():
     np.testing.assert_allclose(got.scores_of(histories), vectors @ items.T, atol=1e-4)
 
 
-def test_a_history_map_of_cosine_and_bias_by_hand():
+def test_history_map_cosine_and_bias_by_hand():
     rows = np.array([[3.0, 0.0], [0.0, 4.0], [1.0, 1.0]], np.float32)
     items = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, -0.5], [0.6, 0.8, 0.0]], np.float32)
     map_ = HistoryMap(rows, np.zeros(2, np.float32), items, length=2.0)
@@ -232,16 +231,16 @@ def test_a_history_map_of_cosine_and_bias_by_hand():
     np.testing.assert_allclose(map_.scores_of(history), expected, rtol=1e-6)
 
 
-def test_folding_in_the_users_of_a_trained_model_finds_their_taste():
+def test_fold_in_and_similar_items_find_the_block():
     """Two blocks of items: somebody with items of one is recommended the rest of that block."""
     pairs = [(f"u{b}-{u}", f"i{b}-{i}") for b in range(2) for u in range(12) for i in range(8)
              if (u + i) % 4]  # fmt: skip
     data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
     for model in MODELS:
-        if model in ("popularity", "recent"):
+        if model in ("popularity", "recent_popularity"):
             continue
         longer = QUICK | {"epochs": 20, "loss": "bpr", "hold_out": 0.0, "dimensions": 4}
-        params = {} if model in BASELINES else longer
+        params = longer if MODELS[model].trained else {}
         recommender = Recommender(model=model, **params).fit(data)
         ids, _ = recommender.fold_in(["i1-0", "i1-3", "i1-5"], 5)
         assert all(i.startswith("i1-") for i in ids), model
@@ -250,7 +249,7 @@ def test_folding_in_the_users_of_a_trained_model_finds_their_taste():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_similar_items(name, fitted):
+def test_similar_items_ranks_by_cosine_or_fold_in(name, fitted):
     recommender = fitted[name]
     ids, scores = recommender.similar_items(ITEMS[3], len(ITEMS) + 2)
     assert ids.shape == scores.shape == (len(ITEMS) + 2,)
@@ -268,13 +267,13 @@ def test_similar_items(name, fitted):
 
 @pytest.mark.parametrize("ask", [lambda r, i: r.fold_in([ITEMS[0], *i]),
                                  lambda r, i: r.similar_items(i[0])])  # fmt: skip
-def test_unknown_items_are_named(ask, fitted):
+def test_fold_in_and_similar_items_unknown_items_are_named(ask, fitted):
     for recommender in fitted.values():
         with pytest.raises(InputError, match="unknown item ids: ghost"):
             ask(recommender, ["ghost"])
 
 
-def test_a_text_is_no_list_of_ids():
+def test_recommend_and_fold_in_refuse_a_single_text():
     """Its characters would pass for ids where ids are that short."""
     data = Interactions.of(list("abcab"), list("xyzyx"))
     recommender = Recommender(model="popularity").fit(data)
@@ -284,7 +283,7 @@ def test_a_text_is_no_list_of_ids():
 
 
 @pytest.mark.parametrize("k", [0, -1, 2.5, True])
-def test_bad_k(k, fitted):
+def test_recommend_fold_in_similar_items_refuse_bad_k(k, fitted):
     recommender = fitted["mf"]
     for ask in (
         lambda: recommender.recommend(USERS, k),
@@ -324,7 +323,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("name", ["mf", "ease"])
-def test_the_same_events_from_anywhere_give_the_same_lists(name, tmp_path):
+def test_fit_same_events_from_any_source_give_the_same_lists(name, tmp_path):
     answers = {
         source: fit(name, make(tmp_path)).recommend(["u1", "u7"], 5)
         for source, make in SOURCES.items()
@@ -336,7 +335,7 @@ def test_the_same_events_from_anywhere_give_the_same_lists(name, tmp_path):
 
 
 @pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.csr_array, sparse.coo_matrix])
-def test_a_sparse_matrix_has_its_row_and_column_numbers_as_ids(make):
+def test_fit_sparse_matrix_uses_row_and_column_numbers_as_ids(make):
     ids, scores = fit("ease", make(HAVE.astype(np.float64))).recommend([2, 5], 4)
     plain_ids, plain_scores = fit("ease").recommend([USERS[2], USERS[5]], 4)
     assert ids.dtype.kind == "i"
@@ -344,7 +343,7 @@ def test_a_sparse_matrix_has_its_row_and_column_numbers_as_ids(make):
     np.testing.assert_allclose(scores, plain_scores, rtol=1e-5)
 
 
-def test_a_folder_of_parts_is_a_split(tmp_path):
+def test_as_split_reads_a_folder_of_parts(tmp_path):
     for part, events in (("train", EVENTS), ("valid", EVENTS[:20]), ("test", EVENTS[20:40])):
         lines = ["user\titem", *(f"{u}\t{i}" for u, i in events)]
         (tmp_path / f"{part}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -355,14 +354,14 @@ def test_a_folder_of_parts_is_a_split(tmp_path):
 
 
 @pytest.mark.parametrize("data", [[("u", "i")], 3, None, {"user": ["a"], "item": ["b"]}])
-def test_what_is_no_data_is_refused(data):
+def test_fit_refuses_unsupported_data(data):
     with pytest.raises(
         InputError, match=r"cannot read interactions from a .*; give a path, a pand"
     ):
         Recommender(model="popularity").fit(data)
 
 
-def test_integer_ids_stay_integers(tmp_path):
+def test_fit_integer_ids_stay_integers(tmp_path):
     frame = pd.DataFrame({"user": [5, 5, 9, 9, 2**40], "item": [-1, 7, 7, 8, 8]})
     recommender = Recommender(model="popularity").fit(frame)
     for asked in (recommender, Recommender.load(recommender.save(tmp_path / "run"))):
@@ -374,7 +373,7 @@ def test_integer_ids_stay_integers(tmp_path):
         assert type(ids[0, 0]) is int
 
 
-def test_validation_events_may_come_apart(tmp_path):
+def test_fit_accepts_separate_validation_events(tmp_path):
     valid = pd.DataFrame({"user": ["u1", "u2", "late"], "item": ["i3", "new", "i1"]})
     recommender = Recommender(**QUICK).fit(TRAIN, valid)
     assert all("ndcg@20" in epoch.valid for epoch in recommender.history.epochs)
@@ -389,7 +388,7 @@ def test_validation_events_may_come_apart(tmp_path):
 # --- holding out ---------------------------------------------------------------------------------
 
 
-def test_a_share_is_held_out_to_choose_the_epoch_and_is_not_recommended():
+def test_fit_hold_out_chooses_the_epoch_and_is_not_recommended():
     recommender = fit("mf", hold_out=0.4)
     assert all(epoch.valid for epoch in recommender.history.epochs)
     held = len(TRAIN) - TRAIN.duplicates - recommender.history.epochs[0].examples
@@ -401,7 +400,7 @@ def test_a_share_is_held_out_to_choose_the_epoch_and_is_not_recommended():
                                                      if not has}  # fmt: skip
 
 
-def test_a_refit_is_a_training_on_everything_for_the_epochs_that_validation_chose():
+def test_fit_refit_trains_on_all_events_for_the_chosen_epochs():
     chosen = fit("mf", SPLIT)
     again = fit("mf", SPLIT, refit=True)
     best, whole = chosen.history.best_epoch, SPLIT.train.followed_by(SPLIT.valid)
@@ -418,7 +417,7 @@ def test_a_refit_is_a_training_on_everything_for_the_epochs_that_validation_chos
     )
 
 
-def test_nothing_is_held_out_where_it_is_not_wanted_or_not_needed():
+def test_fit_hold_out_zero_or_valid_given_holds_nothing_out():
     assert fit("mf", hold_out=0.0).history.epochs[0].examples == len(TRAIN)
     assert not fit("mf", hold_out=0.0).history.epochs[0].valid
     assert fit("mf", SPLIT).history.epochs[0].examples == len(TRAIN)
@@ -429,37 +428,37 @@ def test_nothing_is_held_out_where_it_is_not_wanted_or_not_needed():
     assert not history.epochs[0].valid
 
 
-def test_the_test_part_is_never_looked_at():
+def test_fit_ignores_the_test_part():
     one, other = (fit("mf", Split(TRAIN, SPLIT.valid, test)) for test in (SPLIT.test, None))
     assert one.recommend(USERS, 9)[1].tobytes() == other.recommend(USERS, 9)[1].tobytes()
 
 
-def test_same_seed_same_lists_other_seed_other_lists():
-    scores = [fit("itemsum", seed=seed).recommend(USERS, 5)[1].tobytes() for seed in (4, 4, 5)]
+def test_fit_same_seed_same_lists_other_seed_other_lists():
+    scores = [fit("fism", seed=seed).recommend(USERS, 5)[1].tobytes() for seed in (4, 4, 5)]
     assert scores[0] == scores[1] != scores[2]
 
 
 @pytest.mark.parametrize("shape", [(3, 40), (40, 3)])
-def test_no_two_tables_start_alike(shape):
-    """One stream of numbers for both: itemsum once began it anew and shared rows between them."""
+def test_network_tables_have_different_initial_values(shape):
+    """One stream of numbers for both: fism once began it anew and shared rows between them."""
     rng = np.random.default_rng(0)
     users, items = np.divmod(np.arange(shape[0] * shape[1]), shape[1])
     keep = rng.random(len(users)) < 0.9
     ids = IdMap.of(np.arange(shape[0])), IdMap.of(np.arange(shape[1]))
     data = Interactions(users[keep], items[keep], *ids)
-    for name, make in EMBEDDING_MODELS.items():
-        model = make(data, EmbeddingOptions(dimensions=16), 0)
+    for name in trained_models():
+        model = new_network(name, data, 0, dimensions=16)
         tables = [p.detach().numpy() for p in model.parameters()]
         assert len(np.unique(np.vstack(tables), axis=0)) == sum(map(len, tables))
-        assert len(model.user_table) == (shape[1] if name == "itemsum" else shape[0])
+        assert len(model.user_table) == (shape[1] if name == "fism" else shape[0])
 
 
 # --- parameters ----------------------------------------------------------------------------------
 
 
-def test_parameters_go_in_and_come_out():
-    recommender = Recommender("itemsum", "bpr", hold_out=0.2, epochs=3, dimensions=7)
-    params = {"model": "itemsum", "loss": "bpr", "hold_out": 0.2, "refit": False, "epochs": 3,
+def test_get_params_and_set_params_round_trip():
+    recommender = Recommender("fism", "bpr", hold_out=0.2, epochs=3, dimensions=7)
+    params = {"model": "fism", "loss": "bpr", "hold_out": 0.2, "refit": False, "epochs": 3,
               "dimensions": 7}  # fmt: skip
     assert recommender.get_params() == recommender.get_params(deep=False) == params
     assert eval(repr(recommender)).get_params() == params
@@ -468,7 +467,7 @@ def test_parameters_go_in_and_come_out():
     assert recommender.set_params().get_params()["epochs"] == 5
 
 
-def test_scikit_learn_clones_it():
+def test_recommender_can_be_cloned_by_scikit_learn():
     recommender = Recommender("mf", "llpauc", alpha=0.3, epochs=4).fit(TRAIN)
     copy = clone(recommender)
     assert copy is not recommender
@@ -481,26 +480,29 @@ def test_scikit_learn_clones_it():
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"model": "mff"}, "unknown model 'mff'; choose one of: mf, lightgcn, itemsum, popularity"),
+        ({"model": "mff"}, "unknown model 'mff'; choose one of: mf, lightgcn, fism, popularity"),
         ({"loss": "llpac"}, "unknown loss 'llpac'; choose one of: llpauc, opauc"),
-        ({"dimension": 8}, r"no parameter dimension; the loss 'llpauc' has: alpha, .*dimensions"),
-        ({"loss": "bpr", "alpha": 0.5}, "no parameter alpha; the loss 'bpr' has: none; the model"),
+        ({"dimension": 8}, r"no parameter dimension; the loss llpauc has: alpha, .*dimensions"),
+        ({"loss": "bpr", "alpha": 0.5}, "no parameter alpha; the loss bpr has: none; the model"),
         ({"loss": "bpr", "args": 1}, "no parameter args"),
         ({"regularization": 3.0}, "no parameter regularization"),
+        ({"layers": 3}, "no parameter layers"),
+        ({"model": "lightgcn", "item_bias": True}, "no parameter item_bias"),
+        ({"model": "lightgcn", "shard": True}, "shard is not available for lightgcn"),
         ({"model": "ease", "alpha": 0.5}, "ease has no parameter alpha; it has: regularization"),
         ({"model": "popularity", "x": 1, "y": 2}, "popularity has no parameter x, y; it has: none"),
         ({"alpha": 1.1}, r"alpha must be in \(0, 1\], got 1.1"),
-        ({"dimensions": 0}, "dimensions must be a whole number of at least 1, got 0"),
+        ({"dimensions": 0}, "dimensions must be at least 1, got 0"),
         ({"score": "euclid"}, "unknown score 'euclid'; choose one of: dot, cosine"),
         ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-        ({"cold": "hot"}, "unknown treatment of cold users 'hot'"),
+        ({"cold_users": "hot"}, "unknown cold_users 'hot'; choose one of: mean, random"),
         ({"hold_out": 1.0}, r"hold_out must be in \[0, 1\), got 1.0"),
         ({"hold_out": float("nan")}, "hold_out must be in"),
         ({"epochs": 0}, "epochs must be"),
         ({"sampler": "best"}, "unknown sampler 'best'"),
     ],
 )  # fmt: skip
-def test_bad_parameters_are_refused_at_once_and_change_nothing(params, said):
+def test_set_params_refuses_bad_parameters_and_changes_nothing(params, said):
     with pytest.raises(InputError, match=said):
         Recommender(**params)
     recommender = Recommender(hold_out=0.05)
@@ -510,7 +512,7 @@ def test_bad_parameters_are_refused_at_once_and_change_nothing(params, said):
     assert recommender.get_params() == before
 
 
-def test_none_is_not_given():
+def test_plan_none_means_not_given():
     ours = Recommender(alpha=None, dimensions=None, epochs=None).plan()
     assert ours == Recommender().plan()
     assert ours.loss_parameters == {"alpha": 0.7, "beta": 0.1}
@@ -535,23 +537,24 @@ def test_none_is_not_given():
         ("ccl", {"temperature": 0.5}, "cosine", 0.5, None),
     ],
 )
-def test_one_temperature_one_owner(loss, given, score, of_model, of_loss):
-    made = plan(loss, given)
-    assert (made.embedding.score, made.embedding.temperature) == (score, of_model)
+def test_plan_temperature_goes_to_loss_or_model(loss, given, score, of_model, of_loss):
+    made = plan("mf", loss, given)
+    options = made.model_options
+    assert (options.score, options.temperature) == (score, of_model)
     assert getattr(made.make_loss(), "temperature", None) == of_loss
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_every_loss_has_a_plan_and_its_own_score(loss):
+def test_plan_every_loss_has_its_default_score(loss):
     made = Recommender(loss=loss).plan()
-    assert made.embedding.score == LOSSES[loss].score
+    assert made.model_options.score == LOSSES[loss].score
     assert type(made.make_loss()) is LOSSES[loss]
 
 
 # --- fitted or not -------------------------------------------------------------------------------
 
 
-def test_who_is_not_fitted_says_so(tmp_path):
+def test_require_fitted_raises_before_fit(tmp_path):
     recommender = Recommender()
     for ask in (
         lambda: recommender.recommend(["a"]),
@@ -565,7 +568,7 @@ def test_who_is_not_fitted_says_so(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_fit_that_is_refused_leaves_the_one_before(monkeypatch):
+def test_fit_refused_leaves_the_previous_fit(monkeypatch):
     recommender = fit("mf")
     before = recommender.recommend(USERS, 5)[1].tobytes()
     nothing = TRAIN.take(np.zeros(len(TRAIN), bool))
@@ -580,7 +583,7 @@ def test_a_fit_that_is_refused_leaves_the_one_before(monkeypatch):
         Recommender().fit(nothing)
 
 
-def test_divergence_is_raised_and_the_last_good_weights_are_there(tmp_path):
+def test_fit_diverged_has_the_last_good_weights(tmp_path):
     recommender = Recommender(**QUICK | {"lr": 1e30, "loss": "bpr"})
     with pytest.raises(Diverged, match=r"epoch 1, batch \d+"):
         recommender.fit(TRAIN)
@@ -599,7 +602,7 @@ def test_divergence_is_raised_and_the_last_good_weights_are_there(tmp_path):
     assert again.recommend(USERS, 3)[1].tobytes() == scores.tobytes()
 
 
-def test_a_refit_that_diverges_leaves_what_validation_chose(monkeypatch):
+def test_fit_diverged_refit_keeps_the_validated_model(monkeypatch):
     step, epochs = CpuEngine.step, []
 
     def broken(self, batch):
@@ -615,7 +618,7 @@ def test_a_refit_that_diverges_leaves_what_validation_chose(monkeypatch):
     np.testing.assert_array_equal(refitted.scorer().user_vectors, whole.scorer().user_vectors)
 
 
-def test_what_a_loss_refuses_is_no_divergence(monkeypatch):
+def test_fit_input_error_of_a_loss_is_not_diverged(monkeypatch):
     def refuse(self, *args, **options):
         raise InputError("no such setting")
 
@@ -624,27 +627,27 @@ def test_what_a_loss_refuses_is_no_divergence(monkeypatch):
         Recommender(**QUICK | {"loss": "bpr"}).fit(TRAIN)
 
 
-def test_an_empty_validation_part_is_none():
+def test_fit_empty_validation_part_is_ignored():
     empty = Split(TRAIN, TRAIN.take(np.zeros(len(TRAIN), bool)))
     with_none, without = Recommender(**QUICK).fit(TRAIN), Recommender(**QUICK).fit(empty)
     assert without.history.validated
     np.testing.assert_array_equal(with_none.scorer().user_vectors, without.scorer().user_vectors)
 
 
-def test_ages_that_are_half_known_are_refused():
+def test_fit_half_life_needs_all_timestamps_or_none():
     timed = dataclasses.replace(TRAIN, timestamps=np.arange(len(TRAIN), dtype=float))
     some = dataclasses.replace(timed, timestamps=np.where(np.arange(len(TRAIN)) % 2, np.nan, 1.0))
     for data in (some, Split(timed, TRAIN)):
         with pytest.raises(InputError, match="half_life needs a timestamp for every event"):
             Recommender(**QUICK, half_life=5.0).fit(data)
     mixed = TRAIN.stored_shuffled(TRAIN.matrix)
-    for model in ("mf", "recent"):
+    for model in ("mf", "recent_popularity"):
         with pytest.raises(InputError, match="lie in random order"):
             Recommender(model, half_life=5.0).fit(mixed)
     assert not choose_recency([mixed]).has_drift
 
 
-def test_whole_numbers_are_whole_and_seeds_have_an_end():
+def test_recommender_refuses_fractional_counts_and_large_seeds():
     for name, value in (("batch_size", 64.0), ("dimensions", 8.0), ("seed", 1.0)):
         with pytest.raises(InputError, match=f"{name} must be a whole number"):
             Recommender(**{name: value})
@@ -652,7 +655,7 @@ def test_whole_numbers_are_whole_and_seeds_have_an_end():
         Recommender(seed=2**63)
 
 
-def test_another_model_has_no_history_of_the_one_before(tmp_path):
+def test_fit_again_replaces_the_history(tmp_path):
     recommender = Recommender(epochs=2, negatives=4).fit(TRAIN)
     assert len(recommender.history.epochs) == 2
     recommender = recommender.set_params(epochs=3).fit(TRAIN)
@@ -666,7 +669,7 @@ def test_another_model_has_no_history_of_the_one_before(tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_saved_recommender_answers_bit_for_bit(name, fitted, tmp_path):
+def test_load_saved_recommender_gives_the_same_bits(name, fitted, tmp_path):
     here = fitted[name]
     there = Recommender.load(here.save(tmp_path / "run"))
     assert there.get_params() == here.get_params()
@@ -683,7 +686,7 @@ def test_a_saved_recommender_answers_bit_for_bit(name, fitted, tmp_path):
         assert scores.tobytes() == other_scores.tobytes()
 
 
-def test_a_run_keeps_the_parameters_it_was_fitted_with(tmp_path):
+def test_save_writes_the_parameters_of_fit(tmp_path):
     recommender = fit("mf", item_bias=True)
     similar = recommender.similar_items(ITEMS[0], 5)[0].tolist()
     recommender.set_params(epochs=99, item_bias=False)
@@ -693,14 +696,14 @@ def test_a_run_keeps_the_parameters_it_was_fitted_with(tmp_path):
     assert there.similar_items(ITEMS[0], 5)[0].tolist() == similar
 
 
-def test_parameters_of_a_grid_search_can_be_saved(tmp_path):
+def test_save_accepts_numpy_parameters(tmp_path):
     grid = {"epochs": np.int64(1), "alpha": np.float64(0.5), "lr": np.float32(0.25)}
     there = Recommender.load(Recommender(**grid).fit(TRAIN).save(tmp_path / "run"))
     params = there.get_params()
     assert (params["epochs"], params["alpha"], params["lr"]) == (1, 0.5, 0.25)
 
 
-def test_every_epoch_is_a_line_of_the_history(tmp_path):
+def test_save_writes_one_line_per_epoch(tmp_path):
     recommender = fit("mf")
     run = recommender.save(tmp_path / "run")
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -720,7 +723,7 @@ def odd_lists() -> Recommendations:
     ids = IdMap.of(ODD)
     rows = np.array([[0, 1, 2], [3, 4, -1], [5, 6, 7]], np.int32)
     scores = np.array([[3, 2, 1], [0.1, -5e-8, -np.inf], [9, 1e30, 0]], np.float32)
-    return Recommendations(["u,1", "007", "ø"], outside(ids, rows), scores)
+    return Recommendations(["u,1", "007", "ø"], ids_or_none(ids, rows), scores)
 
 
 EXPECTED = [
@@ -737,7 +740,7 @@ def check(rows: list[tuple]) -> None:
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("r.tsv", "\t"), ("r.csv", ","), ("r.CSV", ",")])
-def test_lists_as_text(name, delimiter, tmp_path):
+def test_write_lists_as_text(name, delimiter, tmp_path):
     write_lists(odd_lists(), tmp_path / "new" / name)
     with (tmp_path / "new" / name).open(encoding="utf-8", newline="") as file:
         head, *rows = csv.reader(file, delimiter=delimiter)
@@ -746,7 +749,7 @@ def test_lists_as_text(name, delimiter, tmp_path):
     assert [p.name for p in (tmp_path / "new").iterdir()] == [name]
 
 
-def test_lists_as_parquet(tmp_path):
+def test_write_lists_as_parquet(tmp_path):
     write_lists(odd_lists(), str(tmp_path / "r.parquet"))
     table = pq.read_table(tmp_path / "r.parquet")
     assert table.column_names == ["user", "item", "rank", "score"]
@@ -754,7 +757,7 @@ def test_lists_as_parquet(tmp_path):
     check([tuple(row.values()) for row in table.to_pylist()])
 
 
-def test_lists_in_other_shapes():
+def test_list_rows_other_shapes():
     lists = odd_lists()
     assert lists.count == len(EXPECTED)
     assert [(d["user"], [i["item"] for i in d["items"]]) for d in lists.as_dicts()] == [
@@ -766,7 +769,7 @@ def test_lists_in_other_shapes():
 
 @pytest.mark.parametrize("top", [2**40, 2**64 - 1])
 @pytest.mark.parametrize("k", [1, 3])
-def test_integer_ids_are_integers_in_a_file(top, k, tmp_path):
+def test_write_lists_integer_ids_stay_integers(top, k, tmp_path):
     data = Interactions.of([1, 1, top, top], [7, top, 7, 8])
     recommender = Recommender("popularity").fit(data)
     users = list(recommender.fitted.user_ids)
@@ -778,20 +781,20 @@ def test_integer_ids_are_integers_in_a_file(top, k, tmp_path):
     assert table.schema.field("user").type == table.schema.field("item").type == wide
 
 
-def test_no_recommendation_at_all_is_an_empty_table(tmp_path):
+def test_write_lists_without_recommendations_is_an_empty_table(tmp_path):
     recommender = Recommender("popularity").fit(Interactions.of(["a"], ["x"]))
     write_lists(Recommendations(["a"], *recommender.recommend(["a"], 2)), tmp_path / "r.tsv")
     assert (tmp_path / "r.tsv").read_text(encoding="utf-8") == "user\titem\trank\tscore\n"
 
 
 @pytest.mark.parametrize("name", ["r.json", "r", "r.xlsx.gz"])
-def test_an_unknown_kind_of_file_is_refused(name, tmp_path):
+def test_write_lists_unknown_suffix_is_refused(name, tmp_path):
     with pytest.raises(InputError, match=r"unknown format .* choose one of: .tsv, .csv, .par"):
         write_lists(odd_lists(), tmp_path / "sub" / name)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_saved_run_is_measured_over_other_id_maps(tmp_path):
+def test_scorer_for_other_id_maps(tmp_path):
     """Data read again in another order, with people and items the run has never seen."""
     recommender = fit("mf")
     fitted = recommender.fitted
@@ -809,7 +812,7 @@ def test_a_saved_run_is_measured_over_other_id_maps(tmp_path):
 # --- recent popularity and recipes ---------------------------------------------------------------
 
 
-def test_recent_chooses_its_half_life_on_validation_and_counts_what_it_may():
+def test_recent_popularity_chooses_half_life_on_validation():
     rng = np.random.default_rng(3)
     days = np.repeat(np.arange(60), 60)
     items = rng.integers(0, 4, len(days)) + 4 * (days // 6)  # every six days other news
@@ -818,29 +821,28 @@ def test_recent_chooses_its_half_life_on_validation_and_counts_what_it_may():
     )
     parts = [data.take(days < 45), data.take((days >= 45) & (days < 52)), data.take(days >= 52)]
     split = Split(*parts)
-    only_train = Recommender(model="recent").fit(split)
-    everything = Recommender(model="recent", refit=True).fit(split)
+    only_train = Recommender(model="recent_popularity").fit(split)
+    everything = Recommender(model="recent_popularity", refit=True).fit(split)
     chosen = everything.fitted_params
     assert chosen["by"] == "time"
     assert chosen["half_life"] < 15 * 86400
     assert only_train.fitted_params["half_life"] == chosen["half_life"]
     for fitted, known in ((only_train, parts[:1]), (everything, parts[:2])):
-        np.testing.assert_array_equal(
-            fitted.scorer().scores, Recent(known, chosen["half_life"], "time").scores
-        )
+        counts = recent_counts(known, chosen["half_life"], "time")
+        np.testing.assert_array_equal(fitted.scorer().scores, counts)
 
 
-def test_recipes_are_parameters_of_a_recommender_and_follow_the_shape_of_the_data():
+def test_recipes_are_recommender_parameters_by_shape_of_the_data():
     small = Interactions.of(["a"] * 5, range(5))
     large = Interactions.of(["a"] * 5000, range(5000))
     for make in RECIPES.values():
         Recommender(**make(small, None))
-    assert recipe("auto", small)["sampler"] == "all"
+    assert recipe("auto", small)["sampler"] == "all-items"
     assert recipe("auto", large)["sampler"] == "shared"
     assert recipe("auto", large)["beta"] == pytest.approx(800 / 5000)
 
 
-def test_the_recipe_for_news_starts_at_recent_popularity():
+def test_recipe_moving_starts_at_recent_popularity():
     """A thousand users a day, each day's items its own: of what was read last week nothing is."""
     rng = np.random.default_rng(0)
     days = np.repeat(np.arange(20), 300)
@@ -852,10 +854,44 @@ def test_the_recipe_for_news_starts_at_recent_popularity():
     assert chosen["half_life"] < 4 * 86_400
     split = Split(events)
     made = Recommender(**chosen).plan()
-    model = EMBEDDING_MODELS["mf"](events, made.embedding, 0)
-    fit_model(model, made.make_loss(), split, dataclasses.replace(made.fit, epochs=1, lr=1e-9))
+    model = made.new_network(events)
+    fit_model(model, made.make_loss(), split, made.training_options(epochs=1, lr=1e-9))
     bias = model.item_table[:, -1].detach().numpy()
     counts = [sum(0.5 ** ((19 - day) * 86_400 / chosen["half_life"]) for day, item in
                   zip(days, items, strict=True) if item == events.item_ids.ids([row])[0])
               for row in range(events.n_items)]  # fmt: skip
     np.testing.assert_allclose(bias, np.log(np.array(counts) + 0.05), atol=1e-4)
+
+
+@pytest.mark.parametrize("model", trained_models())
+def test_with_model_recipe_fits_every_trained_model(model):
+    small = Interactions.of(["a"] * 5, range(5))
+    for name in ("settled", "paper"):
+        made = Recommender(**with_model(recipe(name, small), model))
+        assert made.plan().model_options.init == recipe(name, small).get("init", "random")
+
+
+def test_current_names_renames_former_names_and_drops_ignored_options():
+    former = {"model": "itemsum", "start": "spectral", "cold": "random", "share": 2, "layers": 3}
+    assert current_names(former) == {"model": "fism", "init": "spectral", "cold_users": "random"}
+    assert current_names({"model": "lightgcn", "share": 2, "item_bias": False}) == {
+        "model": "lightgcn",
+        "propagation_interval": 2,
+    }
+    assert current_names({"model": "recent", "half_life": 5.0}) == {
+        "model": "recent_popularity",
+        "half_life": 5.0,
+    }
+
+
+def test_load_run_with_former_names(tmp_path, monkeypatch):
+    made = fit("fism", init="spectral", cold_users="random")
+    former = {"fism": "itemsum", "init": "start", "cold_users": "cold"}
+    params = {former.get(name, name): value for name, value in made.fitted_params.items()}
+    monkeypatch.setattr("llpauc.recommend.recommender.config_toml", lambda params: "")
+    made.fitted_params = params | {"model": "itemsum", "layers": 2}
+    again = Recommender.load(made.save(tmp_path / "run"))
+    assert (again.model, again.parameters["init"]) == ("fism", "spectral")
+    np.testing.assert_array_equal(again.recommend(USERS, 5)[1], made.recommend(USERS, 5)[1])
+    again.update(Interactions.of(["new"], [ITEMS[0]]), epochs=1)
+    assert again.save(tmp_path / "updated").exists()

@@ -16,7 +16,7 @@ from llpauc.data.interactions import IdMap, Interactions, Split
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.recommend import Recommender
-from llpauc.recommend.update import arrivals, resumed, start
+from llpauc.recommend.update import new_events
 from llpauc.training import Diverged
 from tests.datasets import score_table
 
@@ -29,12 +29,12 @@ CASES = {
     "mf-cosine": QUICK | {"score": "cosine"},
     "mf-bias": QUICK | {"item_bias": True, "loss": "bpr"},
     "mf-cosine-bias": QUICK | {"item_bias": True, "score": "cosine"},
-    "mf-spectral": QUICK | {"start": "spectral"},
+    "mf-spectral": QUICK | {"init": "spectral"},
     "mf-held-out": QUICK | {"hold_out": 0.2},
     "lightgcn": QUICK | {"layers": 2},
     "lightgcn-cosine": QUICK | {"layers": 3, "loss": "sl"},
-    "itemsum": QUICK,
-    "itemsum-cosine": QUICK | {"score": "cosine"},
+    "fism": QUICK,
+    "fism-cosine": QUICK | {"score": "cosine"},
 }
 BASELINES = {"popularity": {}, "itemknn": {"neighbours": 5}, "ease": {"regularization": 10.0}}
 
@@ -91,7 +91,7 @@ def table(recommender: Recommender) -> np.ndarray:
 
 
 @each
-def test_all_ids_are_known_and_served(fitted):
+def test_update_serves_all_known_and_new_ids(fitted):
     before = fitted.fitted
     came = fitted.update(NEW, epochs=1)
     after = fitted.fitted
@@ -118,7 +118,7 @@ def test_all_ids_are_known_and_served(fitted):
     assert np.isfinite(worth).all()
 
 
-def test_arrivals_against_sets(fits):
+def test_new_events_ignores_known_and_repeated_pairs(fits):
     """Repeated and known pairs are passed over; ids without an event are not taken in."""
     more = Interactions.of(["u0", "u0", "x", "x"], ["i18", "i18", "new", "i0"])
     known = OLD.take(np.arange(5))
@@ -126,7 +126,7 @@ def test_arrivals_against_sets(fits):
     wide = Interactions(
         both.users, both.items, both.user_ids.union([IdMap.of(["nobody"])]), both.item_ids
     )
-    came = arrivals(fits["mf"].fitted, wide)
+    came = new_events(fits["mf"].fitted, wide)
     pairs = zip(
         came.new.user_ids.ids(came.new.users), came.new.item_ids.ids(came.new.items),
         strict=True,
@@ -137,7 +137,7 @@ def test_arrivals_against_sets(fits):
 
 
 @pytest.mark.parametrize(("more", "kind"), [("3", "int64"), ("03", "string"), ("z", "string")])
-def test_integer_ids_stay_integers_where_they_can(more, kind):
+def test_update_integer_ids_stay_integers_where_possible(more, kind):
     old = Interactions.of(np.array([1, 1, 2, 2]), np.array([5, 6, 5, 7]))
     run = Recommender(model="popularity").fit(old)
     run.update(Interactions.of([more, "1"], ["7", "7"]))
@@ -149,7 +149,7 @@ def test_integer_ids_stay_integers_where_they_can(more, kind):
 
 
 @each_trained
-def test_zero_epochs_leave_known_scores_bit_for_bit(fitted):
+def test_update_zero_epochs_leaves_known_scores_bit_for_bit(fitted):
     before, n_users, n_items = table(fitted), len(OLD.user_ids), len(OLD.item_ids)
     vectors = fitted.fitted.scorer
     fitted.update(NEW, epochs=0)
@@ -161,7 +161,7 @@ def test_zero_epochs_leave_known_scores_bit_for_bit(fitted):
 
 
 @pytest.mark.parametrize("fitted", ["mf", "mf-bias", "lightgcn"], indirect=True)
-def test_a_new_user_starts_folded_in(fitted):
+def test_update_new_user_starts_folded_in(fitted):
     has = ["i0", "i3", "i5"]
     expected, scores = fitted.fold_in(has, k=10)
     fitted.update(Interactions.of(["x"] * 3, has), epochs=0)
@@ -171,7 +171,7 @@ def test_a_new_user_starts_folded_in(fitted):
 
 
 @each_trained
-def test_new_rows_start_on_their_side(fitted):
+def test_update_new_users_and_items_start_in_their_block(fitted):
     """Before any training: a new item scores higher with its own half of the users, and so do the
     items of a new user's half."""
     fitted.update(NEW, epochs=0)
@@ -188,8 +188,8 @@ def test_new_rows_start_on_their_side(fitted):
         assert scores[row, own].mean() > scores[row, ~own].mean(), user
 
 
-@pytest.mark.parametrize("name", ["mf", "mf-cosine", "itemsum"])
-def test_strangers_who_share_nothing_with_the_run(name):
+@pytest.mark.parametrize("name", ["mf", "mf-cosine", "fism"])
+def test_update_new_users_with_only_new_items_start_at_the_mean(name):
     """New users with new items alone: served, and not put before everything else."""
     run = made(name)
     mean = run.fitted.scorer.item_vectors.mean(axis=0)
@@ -202,7 +202,7 @@ def test_strangers_who_share_nothing_with_the_run(name):
 
 
 @pytest.mark.parametrize("name", ["mf", "mf-cosine", "mf-bias"])
-def test_an_item_of_new_users_alone_does_not_fill_the_lists(name):
+def test_update_item_of_only_new_users_starts_as_the_mean_item(name):
     """Nobody known has it: it starts as the mean item, however popular what its users have is."""
     run = made(name)
     mean = run.fitted.scorer.item_vectors.mean(axis=0)
@@ -212,30 +212,31 @@ def test_an_item_of_new_users_alone_does_not_fill_the_lists(name):
     np.testing.assert_allclose(got, mean, rtol=1e-4, atol=1e-5)
 
 
-def test_itemsum_puts_a_new_item_among_its_neighbours():
-    run = made("itemsum")
-    rows, ids = run.fitted.by_items.history_rows, run.fitted.item_ids
+def test_update_fism_new_item_starts_among_its_neighbours():
+    run = made("fism")
+    rows, ids = run.fitted.model.vectors.history_map.history_rows, run.fitted.item_ids
     x, y = rows[ids.indices(["i0", "i1"])], rows[ids.indices(["i4"])]
     run.update(
         Interactions.of(["x", "x", "x", "y", "y", "z"], ["i0", "i1", "n", "i4", "n", "n"]), epochs=0
     )
-    got = run.fitted.by_items.history_rows[run.fitted.item_ids.indices(["n"])[0]]
+    got = run.fitted.model.vectors.history_map.history_rows[run.fitted.item_ids.indices(["n"])[0]]
     np.testing.assert_allclose(got, (x.mean(axis=0) + y[0]) / 2, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["mf", "mf-cosine", "mf-cosine-bias", "mf-spectral", "lightgcn"])
-def test_training_begins_where_the_extended_model_stands(fits, name):
+def test_resumed_network_scores_as_the_extended_vectors(fits, name):
     """What is handed to the training loop scores as the extended model does; where rows have length
     1 in training, a new item's do so up to a factor."""
     run = fits[name]
-    plan = run.plan()
-    came = arrivals(run.fitted, NEW)
-    begin = start(run.fitted, came, run.model, plan.embedding)
-    users, items = resumed(begin, came.all, run.model, plan.embedding).vectors()
-    got, wanted = users @ items.T, begin.users @ begin.items.T
+    came, model = new_events(run.fitted, NEW), run.fitted.model
+    extended, _ = model.extend(came)
+    vectors = extended.vectors
+    network = model.resumed_network(came, vectors.user_vectors, vectors.item_vectors)
+    users, items = network.vectors()
+    got, wanted = users @ items.T, vectors.user_vectors @ vectors.item_vectors.T
     known = len(OLD.item_ids)
     assert np.abs(got - wanted)[:, :known].max() < 0.01 * np.abs(wanted).max()
-    if not plan.embedding.item_bias:
+    if not run.parameters.get("item_bias"):
         for item in came.new_items:
             assert np.corrcoef(got[:, item], wanted[:, item])[0, 1] > 0.999
 
@@ -243,8 +244,8 @@ def test_training_begins_where_the_extended_model_stands(fits, name):
 # --- training goes on ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mf", "mf-cosine", "lightgcn-cosine", "itemsum"])
-def test_an_update_is_no_worse_than_the_stale_model(name):
+@pytest.mark.parametrize("name", ["mf", "mf-cosine", "lightgcn-cosine", "fism"])
+def test_update_is_not_worse_than_the_old_model(name):
     full = blocks(each=18)
     keep = np.random.default_rng(3).choice(3, len(full), p=[0.4, 0.4, 0.2])
     old, new, test = (full.take(keep == part) for part in range(3))
@@ -263,7 +264,7 @@ def test_an_update_is_no_worse_than_the_stale_model(name):
 
 
 @each_trained
-def test_same_seed_same_bits(fitted):
+def test_update_same_seed_same_bits(fitted):
     again, other = copy.copy(fitted), copy.copy(fitted)
     fitted.update(NEW, epochs=2)
     again.update(NEW, epochs=2)
@@ -273,7 +274,7 @@ def test_same_seed_same_bits(fitted):
 
 
 @each
-def test_saved_and_loaded_is_what_it_was(fitted, tmp_path):
+def test_update_after_load_equals_load_after_update(fitted, tmp_path):
     loaded = Recommender.load(fitted.save(tmp_path / "old"))
     fitted.update(NEW, epochs=2)
     loaded.update(NEW, epochs=2)
@@ -288,7 +289,7 @@ def test_saved_and_loaded_is_what_it_was(fitted, tmp_path):
 
 
 @pytest.mark.parametrize("fitted", list(BASELINES), indirect=True)
-def test_models_without_training_are_fitted_on_everything(fitted):
+def test_update_refits_models_without_training_on_all_events(fitted):
     fitted.update(NEW)
     whole = Recommender(**fitted.get_params()).fit(blocks())
     users, items = list(fitted.fitted.user_ids), list(fitted.fitted.item_ids)
@@ -296,14 +297,14 @@ def test_models_without_training_are_fitted_on_everything(fitted):
     np.testing.assert_allclose(table(fitted), table(whole)[rows], rtol=1e-4, atol=1e-5)
 
 
-def test_an_update_can_follow_an_update():
+def test_update_can_follow_an_update():
     run, halves = made("mf"), [NEW.take(np.arange(len(NEW)) % 2 == part) for part in range(2)]
     came = [run.update(half, epochs=1) for half in halves]
     assert sum(len(c.new) for c in came) == len(NEW)
     assert run.fitted.histories.nnz == len(OLD) + len(NEW)
 
 
-def test_a_diverging_update_leaves_the_model_as_it_was():
+def test_update_diverged_leaves_the_model_unchanged():
     run = made("mf", loss="bce")
     before = run.fitted
     with pytest.raises(Diverged):
@@ -311,15 +312,15 @@ def test_a_diverging_update_leaves_the_model_as_it_was():
     assert run.fitted is before
 
 
-@pytest.mark.parametrize("model", ["mf", "recent"])
-def test_weights_by_age_are_refused(model):
+@pytest.mark.parametrize("model", ["mf", "recent_popularity"])
+def test_update_refuses_runs_with_a_half_life(model):
     settings = {"half_life": 50.0} | (QUICK if model == "mf" else {})
     run = Recommender(model=model, **settings).fit(OLD)
     with pytest.raises(InputError, match="half_life 50"):
         run.update(NEW)
 
 
-def test_bad_values_are_refused():
+def test_update_refuses_bad_values():
     with pytest.raises(InputError, match="not fitted"):
         Recommender(**QUICK).update(NEW)
     run = made("mf")
@@ -349,7 +350,7 @@ def files(folder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_command_replaces_the_run(run, fits, tmp_path, capsys):
+def test_update_command_replaces_the_run(run, fits, tmp_path, capsys):
     events = csv(NEW, tmp_path / "new.csv")
     assert main(["update", run, events, "--epochs", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -363,7 +364,7 @@ def test_command_replaces_the_run(run, fits, tmp_path, capsys):
     assert "test" not in meta  # the figures were another model's
 
 
-def test_command_writes_elsewhere(run, tmp_path, capsys):
+def test_update_command_out_writes_another_folder(run, tmp_path, capsys):
     before = files(tmp_path / "run")
     out = str(tmp_path / "next")
     assert main(["update", run, csv(NEW, tmp_path / "new.csv"), "--out", out, "--epochs=0"]) == 0
@@ -372,7 +373,7 @@ def test_command_writes_elsewhere(run, tmp_path, capsys):
     assert main(["recommend", out, "--users", "u55"]) == 0
 
 
-def test_command_with_nothing_new(run, tmp_path, capsys):
+def test_update_command_without_new_pairs_changes_nothing(run, tmp_path, capsys):
     before = files(tmp_path / "run")
     events = csv(OLD.take(np.arange(7)), tmp_path / "known.csv")
     assert main(["update", run, events]) == 0
@@ -380,13 +381,13 @@ def test_command_with_nothing_new(run, tmp_path, capsys):
     assert files(tmp_path / "run") == before
 
 
-def test_command_takes_a_single_event(run, tmp_path):
+def test_update_command_takes_a_single_event(run, tmp_path):
     (tmp_path / "one.csv").write_text("user,item\nzoe,i0\n")
     assert main(["update", run, str(tmp_path / "one.csv"), "--epochs", "1"]) == 0
     assert "zoe" in set(Recommender.load(run).fitted.user_ids)
 
 
-def test_ctrl_c_saves_beside_the_run(run, tmp_path, capsys, monkeypatch):
+def test_update_command_interrupted_saves_another_folder(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "_tell", lambda epoch: os.kill(os.getpid(), signal.SIGINT))
     before = files(tmp_path / "run")
     with pytest.raises(SystemExit) as stop:
@@ -402,7 +403,7 @@ def test_ctrl_c_saves_beside_the_run(run, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["{no}", "{new}"], "no run folder"),
+        (["{no}", "{new}"], "is not a run folder"),
         (["{run}", "{empty}"], "empty"),
         (["{run}", "{new}", "--user", "colour"], "colour"),
         (["{run}", "{missing}"], "missing.csv"),
@@ -410,7 +411,7 @@ def test_ctrl_c_saves_beside_the_run(run, tmp_path, capsys, monkeypatch):
         (["{run}", "{new}", "--epochs", "-1"], "epochs"),
     ],
 )
-def test_bad_input_is_one_line(run, tmp_path, capsys, words, said):
+def test_update_command_bad_input_prints_one_line(run, tmp_path, capsys, words, said):
     (tmp_path / "empty.csv").write_text("")
     places = {
         "run": run, "no": str(tmp_path / "no"), "new": csv(NEW, tmp_path / "new.csv"),
@@ -429,8 +430,8 @@ def test_bad_input_is_one_line(run, tmp_path, capsys, words, said):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mf-cosine", "itemsum"])
-def test_bits_do_not_depend_on_where_the_arrays_lie(name, fits):
+@pytest.mark.parametrize("name", ["mf-cosine", "fism"])
+def test_update_bits_do_not_depend_on_array_addresses(name, fits):
     """Indices of six numbers: arrays that were neighbours in memory gave other bits, 1 run in
     200."""
     rng, kept, found = np.random.default_rng(1), [], set()

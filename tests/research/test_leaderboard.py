@@ -38,7 +38,7 @@ def test_run_recommender_validation_needs_no_test_part_and_refit_uses_all_events
     popular = run_recommender(
         lambda name: split, "d", refit=True, test=True, seed=0, model="popularity"
     )
-    by_hand = evaluate(Popularity(split.train), split, metrics=METRICS).summary()
+    by_hand = evaluate(Popularity.scorer_of(split.train), split, metrics=METRICS).summary()
     assert popular["test"]["all"] == by_hand["all"]
     assert tested["test"]["all"]["users"] == by_hand["all"]["users"]
 
@@ -49,7 +49,7 @@ def test_run_recommender_without_refit_learns_from_train_only():
         found = run_recommender(
             lambda name: split, "d", refit=refit, test=True, seed=0, model="popularity"
         )
-        expected = evaluate(Popularity(known), split, metrics=METRICS).summary()
+        expected = evaluate(Popularity.scorer_of(known), split, metrics=METRICS).summary()
         assert found["test"]["all"] == expected["all"]
 
 

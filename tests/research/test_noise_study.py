@@ -167,7 +167,7 @@ def test_methods_are_valid_recommenders_with_default_cold_users():
         for setting in settings:
             made = Recommender(**setting)
             if "loss" in setting:
-                assert made.plan().embedding.cold == "mean", name
+                assert made.plan().model_options.cold_users == "mean", name
         if name in LOSSES:  # every loss chooses the learning rate, except that the recipe has one
             rates = [0.003] if "recipe" in name else (0.02, 0.005)
             assert {setting["lr"] for setting in settings} == set(rates)
@@ -176,10 +176,12 @@ def test_methods_are_valid_recommenders_with_default_cold_users():
 def test_run_recommender_learns_from_train_and_masks_seen_items():
     split = random_split(1)
     found = run_recommender(lambda name: split, "d", seed=1, test=True, model="popularity")
-    by_hand = evaluate(Popularity(split.train), split, metrics=trainings.METRICS).summary()
+    by_hand = evaluate(
+        Popularity.scorer_of(split.train), split, metrics=trainings.METRICS
+    ).summary()
     assert found["test"]["all"] == by_hand["all"]
     assert found["valid"] == evaluate(
-        Popularity(split.train), split, on="valid", metrics=["ndcg@20"]
+        Popularity.scorer_of(split.train), split, on="valid", metrics=["ndcg@20"]
     ).mean("ndcg@20")
 
 

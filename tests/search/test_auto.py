@@ -337,7 +337,7 @@ def test_test_figures_are_those_of_a_model_that_knows_all_before_the_test():
     outcome = running.run(split, ticking(1e-6))
     popular = next(f for f in outcome.finish.finalists if f.entry.candidate.name == "popularity")
     seen = split.train.followed_by(split.valid)
-    own = evaluate(Popularity(seen), Split(seen, None, split.test)).mean("ndcg@20")
+    own = evaluate(Popularity.scorer_of(seen), Split(seen, None, split.test)).mean("ndcg@20")
     assert popular.result.mean("ndcg@20") == own
 
 
@@ -369,7 +369,7 @@ def test_a_constant_lead_is_certain(values, more):
 @pytest.mark.parametrize("seed", range(3))
 def test_activity_groups_part_the_users_and_their_means(seed):
     split = random_split(seed)
-    result = evaluate(Popularity(split.train), split)
+    result = evaluate(Popularity.scorer_of(split.train), split)
     groups = measures.by_activity({"popularity": result}, split, "ndcg@20")
     assert sum(group.users for group in groups) == len(result.users)
     total = sum(group.users * group.means["popularity"] for group in groups)
@@ -381,7 +381,7 @@ def test_activity_groups_part_the_users_and_their_means(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_reach_as_a_naive_loop_finds_it(seed):
     split = random_split(seed)
-    result = evaluate(Popularity(split.train), split)
+    result = evaluate(Popularity.scorer_of(split.train), split)
     head = measures.head_of(split)
     found = measures.reach(result, split, head)
     listed, hits, asked = [], {True: 0, False: 0}, {True: 0, False: 0}
@@ -530,5 +530,5 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path, capsys):
 
 
 def test_baselines_have_a_reason():
-    for model in ("popularity", "recent", "itemknn", "ease"):
+    for model in ("popularity", "recent_popularity", "itemknn", "ease"):
         assert baseline(model).why

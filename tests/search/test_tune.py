@@ -29,7 +29,7 @@ from llpauc.data.readers import read_interactions
 from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.losses import LOSSES, suggest_alpha_beta
-from llpauc.models.embedding import EMBEDDING_MODELS
+from llpauc.models.registry import trained_models
 from llpauc.recommend import Recommender
 from llpauc.recommend.parameters import plan
 from llpauc.recommend.recipes import RECIPES, moving, settled
@@ -120,12 +120,13 @@ def test_a_budget_that_is_none_is_refused(text):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("model", EMBEDDING_MODELS)
+@pytest.mark.parametrize("model", trained_models())
 def test_the_defaults_of_every_loss_and_model_lie_in_the_space(loss, model):
     space = spaces.usual_space(SPLIT.train, [loss], [model])
     spaces.check_space(space)
-    found, usual = plan(loss, spaces.settings_of(spaces.usual_point(space))), plan(loss, {})
-    assert (found.embedding, found.fit) == (usual.embedding, usual.fit)
+    found = plan(model, loss, spaces.settings_of(spaces.usual_point(space)))
+    usual = plan(model, loss, {})
+    assert (found.model_options, found.training) == (usual.model_options, usual.training)
     assert repr(found.make_loss()) == repr(usual.make_loss())
 
 
@@ -135,11 +136,12 @@ def test_whatever_is_drawn_can_be_trained(seed, loss):
     space = spaces.usual_space(SPLIT.train, [loss, "llpauc"], ["mf", "lightgcn"])
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
     point = spaces.suggest(study.ask(), space)
-    made = plan(point["loss"], spaces.settings_of(point))  # refuses what does not go together
+    # refuses what does not go together
+    made = plan(point["model"], point["loss"], spaces.settings_of(point))
     assert ("temperature" in point) == (
         point["loss"] in ("sl", "psl", "sl_at_k") or point.get("score") == "cosine"
     )
-    assert ("negatives" in point) == (point["sampler"] != "all")
+    assert ("negatives" in point) == (point["sampler"] != "all-items")
     assert ("layers" in point) == (point["model"] == "lightgcn")
     assert ("alpha" in point) == (point["loss"] == "llpauc")
     assert made.loss == point["loss"]
@@ -165,15 +167,15 @@ def test_the_first_trials_are_the_defaults_the_recipe_and_the_suggestion(tmp_pat
     assert rows[0].start == "defaults"
     assert (rows[0].params["alpha"], rows[0].params["beta"]) == (0.7, 0.1)
     assert rows[1].start == "near the recipe"  # MF, and narrower
-    assert (rows[1].params["start"], rows[1].params["solver"]) == ("spectral", "per-user")
-    assert (records[1]["starting_point"], records[1]["start"]) == (rows[1].start, "spectral")
+    assert (rows[1].params["init"], rows[1].params["solver"]) == ("spectral", "per-user")
+    assert (records[1]["starting_point"], records[1]["init"]) == (rows[1].start, "spectral")
     for number, score in ((2, "dot"), (3, "cosine")):
         params = rows[number].params
         assert params["score"] == score
         assert (params["alpha"], params["beta"]) == (found.alpha, found.beta_measured)
 
 
-@pytest.mark.parametrize("models", [("mf",), ("lightgcn", "mf"), ("itemsum",)])
+@pytest.mark.parametrize("models", [("mf",), ("lightgcn", "mf"), ("fism",)])
 @pytest.mark.parametrize("losses", [("llpauc",), ("sl",), ("bpr", "llpauc")])
 @pytest.mark.parametrize("kind", ["settled", "moving"])
 def test_the_recipe_lies_in_the_space_as_it_is(kind, losses, models):
@@ -187,11 +189,11 @@ def test_the_recipe_lies_in_the_space_as_it_is(kind, losses, models):
     others = {"loss", "model"} | ({"temperature"} if point["loss"] == "sl" else set())
     same = [n for n in point if n in wanted and n not in others]
     assert {n: point[n] for n in same} == {n: wanted[n] for n in same}
-    own = {"settled": {"start"}, "moving": {"half_life"}}[kind]
+    own = {"settled": {"init"}, "moving": {"half_life"}}[kind]
     assert own | ({"alpha", "beta"} if point["loss"] == "llpauc" else set()) <= set(same)
     assert ("item_bias" in same) == (kind == "moving" and point["model"] != "lightgcn")
     assert ("solver" in same) == (kind == "settled" and point["loss"] == "llpauc")
-    plan(point["loss"], spaces.settings_of(point))
+    plan(point["model"], point["loss"], spaces.settings_of(point))
 
 
 def test_one_file_of_news_is_given_the_recipe_of_news(tmp_path, cli):
@@ -214,8 +216,8 @@ def test_one_file_of_news_is_given_the_recipe_of_news(tmp_path, cli):
 
 def test_a_large_catalogue_is_not_scored_whole_at_every_step():
     train = Interactions.of(range(6000), range(6000))
-    assert "all" not in spaces.usual_space(train, ["llpauc"], ["mf"])["sampler"]
-    assert "all" in spaces.usual_space(SPLIT.train, ["llpauc"], ["mf"])["sampler"]
+    assert "all-items" not in spaces.usual_space(train, ["llpauc"], ["mf"])["sampler"]
+    assert "all-items" in spaces.usual_space(SPLIT.train, ["llpauc"], ["mf"])["sampler"]
 
 
 def test_a_file_changes_the_space(tmp_path):
@@ -734,7 +736,7 @@ def test_a_trial_cut_short_is_given_the_epochs_it_had(tmp_path):
 
 
 def test_the_report_shows_the_trials_best_first(cli, folder, space_file, tmp_path):
-    words = ("--trials", 12, "--epochs", 2, "--space", space_file, "--models", "mf,itemsum")
+    words = ("--trials", 12, "--epochs", 2, "--space", space_file, "--models", "mf,fism")
     code, printed, err = cli("tune", folder, "--out", tmp_path, *words)
     assert code == 0
     assert "0." in printed
@@ -746,8 +748,8 @@ def test_the_report_shows_the_trials_best_first(cli, folder, space_file, tmp_pat
     rows = records(tmp_path)
     complete = [float(row["value"]) for row in rows if row["state"] == "complete"]
     assert complete == sorted(complete, reverse=True)
-    assert {row["model"] for row in rows} == {"mf", "itemsum"}
-    assert f"--models mf,itemsum --trials 12 --space {space_file} --epochs 2`" in text
+    assert {row["model"] for row in rows} == {"mf", "fism"}
+    assert f"--models mf,fism --trials 12 --space {space_file} --epochs 2`" in text
     assert f"trial {rows[0]['trial']}, the best | {complete[0]:.4f}" in text
 
 

@@ -30,7 +30,7 @@ from tests.datasets import taste_split
 from tests.server import KEY, check_refused, client_of, expected, pairs, replace_run, trained
 
 JSON = {"content-type": "application/json"}
-MODELS = ("mf", "itemsum", "popularity", "itemknn", "ease")
+MODELS = ("mf", "fism", "popularity", "itemknn", "ease")
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ from pathlib import Path
 
 folder, made = Path(sys.argv[1]), {}
 events = random_split(4, n_users=40, n_items=70, events=700)
-for model, loss in (("mf", "llpauc"), ("lightgcn", "bpr"), ("itemsum", "bce")):
+for model, loss in (("mf", "llpauc"), ("lightgcn", "bpr"), ("fism", "bce")):
     one = Recommender(model=model, loss=loss, epochs=3, dimensions=6, batch_size=32, negatives=5)
     one.fit(events)
     one.save(folder / model)

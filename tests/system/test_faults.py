@@ -25,7 +25,6 @@ from llpauc.cli import main
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
 from llpauc.losses import make_loss
-from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.recommend import Recommender
 from llpauc.storage import run_folder
 from llpauc.storage.atomic import temporary_folder
@@ -39,7 +38,7 @@ from llpauc.training import (
 )
 from llpauc.training.checkpoint import Checkpoint
 from llpauc.training.engine import CpuEngine
-from tests.datasets import ROOT, mounted, random_split
+from tests.datasets import ROOT, mounted, new_network, random_split
 from tests.system.faults.runs import cpu_seconds, fingerprint, start, wait_for, words, write_events
 from tests.system.faults.saves import make_run
 
@@ -249,7 +248,7 @@ def a_loss(name: str):
 
 
 def trained(loss, folder, *, model="mf", **options):
-    made = EMBEDDING_MODELS[model](SPLIT.train, EmbeddingOptions(dimensions=6, init_scale=0.1), 5)
+    made = new_network(model, SPLIT.train, 5, dimensions=6, init_scale=0.1)
     training_options = TrainingOptions(
         **{"epochs": 3, "batch_size": 32, "negatives": 7, "lr": 0.02, **options}
     )
@@ -421,7 +420,7 @@ def test_fit_every_sampler_ends_if_users_have_all_items():
     data = Interactions.of(*map(list, zip(*pairs, strict=True)))
     begun = time.monotonic()
     for sampler in SAMPLERS:
-        model = EMBEDDING_MODELS["mf"](data, EmbeddingOptions(dimensions=4), 0)
+        model = new_network("mf", data, 0, dimensions=4)
         options = TrainingOptions(epochs=2, batch_size=7, negatives=9, sampler=sampler)
         fit(model, a_loss("llpauc"), Split(data), options)
         for values in model.parameters():

@@ -21,12 +21,11 @@ from llpauc.cli import main
 from llpauc.data.fingerprint import fingerprint as data_fingerprint
 from llpauc.errors import InputError
 from llpauc.losses import make_loss
-from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
 from llpauc.recommend import Recommender
 from llpauc.training import CheckpointSettings, Diverged, TrainingOptions, fit, open_checkpoints
 from llpauc.training.checkpoint import Checkpoint
 from llpauc.training.engine import CpuEngine, TorchEngine
-from tests.datasets import random_split
+from tests.datasets import new_network, random_split
 from tests.system.faults.runs import FaultPoint, fingerprint, start, wait_for, words, write_events
 
 SPLIT = random_split(21, n_users=60, n_items=300, events=500)  # more items than a batch has pairs
@@ -42,15 +41,16 @@ class Case:
     sampler: str = "uniform"
     score: str = "dot"
     item_bias: bool = False
+    options: dict = dataclasses.field(default_factory=dict)
     fit: dict = dataclasses.field(default_factory=dict)
     split: object = SPLIT
 
     def train(self, checkpoint=None):
         """The weights, the loss's variables and the history after training."""
-        options = EmbeddingOptions(
-            dimensions=6, score=self.score, item_bias=self.item_bias, init_scale=0.1
+        usual_model = {"dimensions": 6, "score": self.score, "init_scale": 0.1}
+        model = new_network(
+            self.model, self.split.train, 5, item_bias=self.item_bias, **usual_model, **self.options
         )
-        model = EMBEDDING_MODELS[self.model](self.split.train, options, 5)
         loss = make_loss(self.loss, **PARAMETERS.get(self.loss, {}))
         usual = {"epochs": 3, "batch_size": BATCH, "negatives": 7, "lr": 0.02, "seed": 3}
         history = fit(
@@ -119,14 +119,12 @@ CASES = {
     "mf-bpr-in-batch-no-validation": Case(
         loss="bpr", sampler="in-batch", split=dataclasses.replace(SPLIT, valid=None)
     ),
-    "itemsum-llpauc": Case(model="itemsum"),
-    "itemsum-bce-cosine-shared": Case(
-        model="itemsum", loss="bce", sampler="shared", score="cosine"
-    ),
+    "fism-llpauc": Case(model="fism"),
+    "fism-bce-cosine-shared": Case(model="fism", loss="bce", sampler="shared", score="cosine"),
     "lightgcn-llpauc": Case(model="lightgcn"),
-    "lightgcn-bpr-share": Case(model="lightgcn", loss="bpr", fit={"share": 4}),
+    "lightgcn-bpr-share": Case(model="lightgcn", loss="bpr", options={"propagation_interval": 4}),
     "lightgcn-llpauc-share-cosine-all": Case(
-        model="lightgcn", score="cosine", sampler="all-items", fit={"share": 5}
+        model="lightgcn", score="cosine", sampler="all-items", options={"propagation_interval": 5}
     ),
     "mf-llpauc-many-pairs": Case(fit={"negatives": 40}),
     "mf-llpauc-half-life": Case(fit={"half_life": 100.0}),

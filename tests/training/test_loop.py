@@ -16,12 +16,12 @@ from llpauc.data.interactions import IdMap, Interactions, Split
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.losses import LOSSES, LLPAUCLoss, OPAUCLoss, make_loss
-from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingOptions
+from llpauc.models.registry import trained_models
 from llpauc.training import SAMPLERS, Diverged, TrainingOptions, check_feasible, fit
 from llpauc.training.batches import Indexer, batches
 from llpauc.training.engine import CpuEngine, TorchEngine
 from llpauc.training.samplers import make_sampler
-from tests.datasets import random_split
+from tests.datasets import new_network, random_split
 
 SPLIT = random_split(21, n_users=40, n_items=30, events=700)
 PARAMETERS = {
@@ -40,7 +40,7 @@ def loss_named(name):
 
 
 def trained(engine_of, model_name, loss_name, sampler_name, options, steps=25):
-    model = EMBEDDING_MODELS[model_name](SPLIT.train, options, 5)
+    model = new_network(model_name, SPLIT.train, 5, **options)
     loss = loss_named(loss_name)
     sampler = make_sampler(sampler_name, SPLIT.train, 7, seed=3)
     engine = engine_of(model, loss, sampler)
@@ -55,11 +55,11 @@ def trained(engine_of, model_name, loss_name, sampler_name, options, steps=25):
 
 
 CASES = [
-    *itertools.product(["mf", "lightgcn", "itemsum"], ["llpauc", "bpr"], ["uniform", "all-items"],
+    *itertools.product(["mf", "lightgcn", "fism"], ["llpauc", "bpr"], ["uniform", "all-items"],
                        ["dot", "cosine"], [False]),
     ("mf", "llpauc", "uniform", "dot", True),
     ("mf", "sce", "shared", "cosine", True),
-    ("itemsum", "bce", "in-batch", "dot", True),
+    ("fism", "bce", "in-batch", "dot", True),
     ("mf", "sl", "popularity", "cosine", False),
     ("mf", "tce", "uniform-with-positives", "dot", False),
     ("mf", "sl_at_k", "shared", "cosine", False),
@@ -70,13 +70,13 @@ CASES = [
 def test_cpu_engine_equals_torch_engine(model, loss, sampler, score, bias):
     if model == "lightgcn" and bias:
         return
-    options = EmbeddingOptions(
-        dimensions=6,
-        score=score,
-        temperature=0.3 if score == "cosine" else 1.0,
-        item_bias=bias,
-        init_scale=0.3,
-    )
+    options = {
+        "dimensions": 6,
+        "score": score,
+        "temperature": 0.3 if score == "cosine" else 1.0,
+        "item_bias": bias,
+        "init_scale": 0.3,
+    }
     adam = TrainingOptions(lr=0.01)
     kernels = trained(
         lambda m, f, s: CpuEngine(m, f, s, SPLIT.train, adam), model, loss, sampler, options
@@ -94,7 +94,7 @@ def test_torch_engine_state_without_moments_of_an_unused_threshold(loss):
     """A fraction of 1 selects all rows: torch then has no moments for its threshold."""
     loss.sharpness = math.inf  # past the kernel, as on a GPU
     sampler = make_sampler("uniform", SPLIT.train, 5, 0)
-    model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=4), 1)
+    model = new_network("mf", SPLIT.train, 1, dimensions=4)
     engine, other = (TorchEngine(model, loss, sampler, TrainingOptions(lr=0.01)) for _ in range(2))
     rows = np.arange(24)
     engine.step(engine.prepare(0, SPLIT.train.users[rows], SPLIT.train.items[rows]))
@@ -113,7 +113,7 @@ def test_check_feasible_counts_in_batch_negatives():
 
 def test_cpu_engine_weight_decay_changes_rows_of_the_batch_only():
     """Also in a batch with more pairs than items."""
-    model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=4), 1)
+    model = new_network("mf", SPLIT.train, 1, dimensions=4)
     before = model.item_table.detach().clone()
     sampler = make_sampler("uniform", SPLIT.train, 60, seed=3)
     adam = TrainingOptions(lr=0.01, weight_decay=0.1)
@@ -208,12 +208,12 @@ def blocks(n_blocks=4, users=20, items=10, fraction=0.7, seed=0):
 BLOCKS = blocks()
 
 
-@pytest.mark.parametrize("model_name", list(EMBEDDING_MODELS))
+@pytest.mark.parametrize("model_name", trained_models())
 @pytest.mark.parametrize("loss_name", list(LOSSES))
 def test_fit_every_model_and_loss_recovers_a_block_structure(model_name, loss_name):
     loss = make_loss(loss_name, **PARAMETERS.get(loss_name, {}))
-    options = EmbeddingOptions(dimensions=8, score=loss.score, init_scale=0.1)
-    model = EMBEDDING_MODELS[model_name](BLOCKS.train, options, 1)
+    options = {"dimensions": 8, "score": loss.score, "init_scale": 0.1}
+    model = new_network(model_name, BLOCKS.train, 1, **options)
     fit(
         model,
         loss,
@@ -222,7 +222,7 @@ def test_fit_every_model_and_loss_recovers_a_block_structure(model_name, loss_na
     )
     recall = evaluate(model.scorer(), BLOCKS, metrics=["recall@10"]).mean("recall@10")
     random_recall = evaluate(
-        EMBEDDING_MODELS[model_name](BLOCKS.train, options, 2).scorer(), BLOCKS,
+        new_network(model_name, BLOCKS.train, 2, **options).scorer(), BLOCKS,
         metrics=["recall@10"],
     ).mean("recall@10")  # fmt: skip
     assert recall > 0.8  # of the held-out third of each block; random vectors reach 0.3
@@ -230,7 +230,7 @@ def test_fit_every_model_and_loss_recovers_a_block_structure(model_name, loss_na
 
 
 def run(seed=1, epochs=2, **options):
-    model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=8), seed)
+    model = new_network("mf", SPLIT.train, seed, dimensions=8)
     history = fit(
         model, make_loss("llpauc", alpha=0.7, beta=0.3), SPLIT,
         TrainingOptions(epochs=epochs, batch_size=32, negatives=10, seed=seed, **options),
@@ -271,7 +271,7 @@ def test_fit_epochs_have_diagnostics_of_the_loss():
 
 
 def test_fit_diverged_names_epoch_batch_and_cause_and_restores_weights():
-    model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=8), 1)
+    model = new_network("mf", SPLIT.train, 1, dimensions=8)
     before = [p.detach().clone() for p in model.parameters()]
     with pytest.raises(Diverged, match=r"epoch 1, batch \d+: .*learning rate \(1e\+30\) is too hi"):
         fit(model, make_loss("bpr"), SPLIT, TrainingOptions(lr=1e30, batch_size=32, negatives=5))
@@ -282,7 +282,7 @@ def test_fit_diverged_names_epoch_batch_and_cause_and_restores_weights():
 def test_fit_user_with_every_item_and_fewer_items_than_negatives():
     data = Interactions.of(["all"] * 4 + ["one", "two"], ["a", "b", "c", "d", "a", "b"])
     for sampler in SAMPLERS:
-        model = EMBEDDING_MODELS["mf"](data, EmbeddingOptions(dimensions=4), 0)
+        model = new_network("mf", data, 0, dimensions=4)
         options = TrainingOptions(epochs=3, batch_size=4, negatives=50, sampler=sampler)
         history = fit(model, make_loss("llpauc", alpha=0.7, beta=0.5), Split(data), options)
         assert np.isfinite(history.epochs[-1].loss)
@@ -293,7 +293,7 @@ def test_vectors_of_cold_users_are_the_mean_or_random():
     cold = ~np.isin(np.arange(SPLIT.n_users), SPLIT.train.users)
     assert cold.any()
     for way in ("mean", "random"):
-        model = EMBEDDING_MODELS["mf"](SPLIT.train, EmbeddingOptions(dimensions=8, cold=way), 1)
+        model = new_network("mf", SPLIT.train, 1, dimensions=8, cold_users=way)
         users, _ = model.vectors()
         if way == "mean":
             mean = users[~cold].mean(axis=0)
@@ -309,10 +309,10 @@ def test_fit_refuses_more_memory_than_available(monkeypatch):
 
 
 def test_fit_lightgcn_propagation_interval_above_1():
-    options = EmbeddingOptions(dimensions=8, init_scale=0.1)
-    model = EMBEDDING_MODELS["lightgcn"](BLOCKS.train, options, 1)
+    options = {"dimensions": 8, "init_scale": 0.1, "propagation_interval": 3}
+    model = new_network("lightgcn", BLOCKS.train, 1, **options)
     fit(model, make_loss("bpr"), BLOCKS,
-        TrainingOptions(epochs=40, batch_size=32, negatives=12, lr=0.02, share=3))  # fmt: skip
+        TrainingOptions(epochs=40, batch_size=32, negatives=12, lr=0.02))  # fmt: skip
     assert evaluate(model.scorer(), BLOCKS, metrics=["recall@10"]).mean("recall@10") > 0.9
 
 
@@ -337,7 +337,7 @@ def test_fit_half_life_draws_events_by_their_age_weight():
     users = np.arange(4)
     train = Interactions.of(users, users, timestamps=[0.0, 10.0, 20.0, 30.0])
     train = train.take(np.repeat(users, 500))
-    model = EMBEDDING_MODELS["mf"](train, EmbeddingOptions(dimensions=2), 1)
+    model = new_network("mf", train, 1, dimensions=2)
     seen: list[int] = []
 
     class Counting(LOSSES["bpr"]):

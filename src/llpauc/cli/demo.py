@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # All items as negatives and a temperature-scaled cosine, as suits a small catalogue.
 _SETTINGS: dict[str, Any] = {
-    "alpha": 0.7, "beta": 0.3, "score": "cosine", "temperature": 0.25, "sampler": "all",
+    "alpha": 0.7, "beta": 0.3, "score": "cosine", "temperature": 0.25, "sampler": "all-items",
     "batch_size": 1024, "lr": 0.01, "epochs": 60, "seed": 1,
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llpauc.data.interactions import Interactions, Split
     from llpauc.data.recency import Recency
     from llpauc.evaluation.full_ranking import Evaluation
-    from llpauc.models import Scorer
+    from llpauc.evaluation.scorer import Scorer
     from llpauc.recommend.fitted import Fitted
 
     Fit = Callable[[], Scorer]
@@ -81,10 +81,13 @@ def evaluate(
     from llpauc.errors import choose
     from llpauc.evaluation import full_ranking as evaluation
     from llpauc.metrics import parse_metric, split_names
-    from llpauc.models import BASELINES
+    from llpauc.models.base import FitData
+    from llpauc.models.registry import MODELS, untrained_models
+    from llpauc.options import options_of
 
-    names = list(BASELINES) if models is None else [n.strip() for n in models.split(",")]
-    fits = {name: choose(BASELINES, name, "model") for name in names}
+    untrained = {name: MODELS[name] for name in untrained_models()}
+    names = list(untrained) if models is None else [n.strip() for n in models.split(",")]
+    entries = {name: choose(untrained, name, "model") for name in names}
     saved = {run: _fitted(run) for run in (runs or "").split(",") if run}
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     for target in (per_user, lists, plot):
@@ -96,21 +99,20 @@ def evaluate(
         figure_files.check_kind(plot)
     split = options.apply(table.load(path))
     parts = histories.before(split, on, history)
-    train = histories.join(parts)
     everything = histories.before(split, on)
     if half_life is None:
         chosen = recency.choose_recency(everything)
     else:
         chosen = recency.given_recency(everything, half_life)
-    parameters: dict[str, dict[str, Any]] = {
-        "recent": {"half_life": chosen.half_life, "by": chosen.by},
-        "itemknn": {"neighbours": neighbours, "shrinkage": shrinkage},
-        "ease": {"regularization": regularization},
-    }
-    ready: dict[str, Fit] = {
-        name: partial(fit, parts if name == "recent" else train, **parameters.get(name, {}))
-        for name, fit in fits.items()
-    }
+    parameters = {
+        "half_life": chosen.half_life, "by": chosen.by, "regularization": regularization,
+        "neighbours": neighbours, "shrinkage": shrinkage,
+    }  # fmt: skip
+    data = FitData(split, parts)
+    ready: dict[str, Fit] = {}
+    for name, entry in entries.items():
+        chosen_by_user = {option: parameters[option] for option in options_of(entry.Options)}
+        ready[name] = partial(entry.load().scorer_of, data, **chosen_by_user)
     ready |= {run: _in_place(run, fitted, split, on) for run, fitted in saved.items()}
     measure = partial(
         evaluation.evaluate, split=split, on=on, metrics=wanted, mask=mask,
@@ -139,7 +141,7 @@ def evaluate(
             " are left out"
         )
         log.info(f"learnt from: {histories.HISTORIES[history]}")
-        if "recent" in found.results:
+        if "recent_popularity" in found.results:
             log.info(f"recent: {chosen}; chosen on {chosen.on}")
     if per_user is not None:
         make_folder_of(per_user)
@@ -237,7 +239,7 @@ def _beaten_by_recent(
     beaten = [
         name
         for name, result in results.items()
-        if name != "recent" and clearly_better(recent, result.values[metric])
+        if name != "recent_popularity" and clearly_better(recent, result.values[metric])
     ]
     if not beaten:
         return None
@@ -261,7 +263,7 @@ def _in_place(run: str, fitted: Fitted, split: Split, on: Literal["test", "valid
     """A saved run in the place of a model to be fitted: its scores over the data's ids."""
     if on in split.parts:
         target = split.parts[on]
-        told = fitted.was_given(target)
+        told = fitted.contains(target)
         # A pair that stands in train as well is the data's own leak, not the run's.
         told &= split.train.matrix[target.users, target.items].A1 == 0
         if told.any():

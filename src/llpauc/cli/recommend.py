@@ -78,7 +78,7 @@ def recommend(
     hidden = hidden_items(len(fitted.item_ids), rows["--allow"], rows["--deny"])
     request = ListRequest(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb)
     if has is not None:
-        history = fitted.history_of_rows(_known_items(fitted, "--items", has))
+        history = fitted.history_of(_known_items(fitted, "--items", has))
         ranked = fitted.rank_histories(history, request.k, not seen, hidden)
         _show(fitted, ["new"], *ranked, out, json)
         return
@@ -98,7 +98,7 @@ def recommend(
         if ranker is not None:
             ranked = ranker(list_users.indices)
         else:
-            ranked = fitted.rank_rows(
+            ranked = fitted.rank_users(
                 list_users.indices,
                 request.k,
                 not seen,
@@ -120,10 +120,10 @@ def _show(
     fitted: Fitted, users: Any, ranked: Any, scores: Any, out: str | None, json: bool
 ) -> None:
     """Lists that fit into memory, on the screen or in a file."""
+    from llpauc.recommend.fitted import ids_or_none
     from llpauc.recommend.lists import Recommendations, write_lists
-    from llpauc.recommend.recommender import outside
 
-    lists = Recommendations(users, outside(fitted.item_ids, ranked), scores)
+    lists = Recommendations(users, ids_or_none(fitted.item_ids, ranked), scores)
     if out is not None:
         write_lists(lists, out)
         log.info(f"wrote {lists.count:,} recommendations for {len(users):,} users to {out}")

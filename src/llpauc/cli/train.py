@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -115,7 +115,7 @@ def _plan(
     from llpauc.errors import InputError, choose
     from llpauc.metrics import parse_metric, split_names
     from llpauc.models.registry import MODELS
-    from llpauc.recommend.recipes import RECIPES, with_loss
+    from llpauc.recommend.recipes import RECIPES, with_loss, with_model
     from llpauc.recommend.sources import as_split
     from llpauc.storage.run_folder import check_replaceable
     from llpauc.training.tracking import check_trackers
@@ -140,6 +140,7 @@ def _plan(
         start = RECIPES[recipe](split.train, split.valid)
         if given.get("loss", start["loss"]) != start["loss"]:
             start = with_loss(start, given["loss"])
+        start = with_model(start, recommender.model if "model" in given else start["model"])
         recommender = _recommender(start | given, seed)
     return _Work(recommender, split, wanted, places, checkpoint)
 
@@ -244,9 +245,7 @@ def _settings(recommender: Recommender) -> dict[str, Any]:
 
     if not MODELS[recommender.model].trained:
         return {"model": recommender.model, **recommender.parameters}
-    plan = recommender.plan()
-    defaults = {**asdict(plan.embedding), **asdict(plan.fit), **plan.loss_parameters}
-    return {**defaults, **recommender.get_params()}
+    return {**recommender.plan().parameters(), **recommender.get_params()}
 
 
 @contextmanager
@@ -259,7 +258,7 @@ def _training_progress(
     total = None
     if MODELS[recommender.model].trained:
         kept = 1.0 if split.valid is not None else 1.0 - recommender.hold_out
-        total = round(kept * len(split.train)) * recommender.plan().fit.epochs
+        total = round(kept * len(split.train)) * recommender.plan().training_options().epochs
     told = 0  # of the epoch under way
     with progress("training, at most", total) as advance:
 
@@ -323,5 +322,5 @@ def _say_if_below_popularity(recommender: Recommender, measured: dict[str, Any])
     own, popular = (measured[name]["all"] for name in (recommender.model, "popularity"))
     below = [name for name in own if name != "users" and own[name] < popular[name]]
     if below:
-        hint = "" if recommender.parameters.get("start") else "; try --recipe auto"
+        hint = "" if recommender.parameters.get("init") else "; try --recipe auto"
         log.info(f"{recommender.model} is below popularity in {', '.join(below)}{hint}")

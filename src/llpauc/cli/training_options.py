@@ -22,7 +22,7 @@ class ModelOptions:
     """What to train, and how. What is not given is left to the model's and the loss's defaults.
 
     Args:
-        model: mf, lightgcn, itemsum, popularity, recent, itemknn or ease (mf unless given)
+        model: mf, lightgcn, fism, popularity, recent_popularity, itemknn or ease (mf unless given)
         loss: llpauc, opauc, auc, bpr, bce, sce, ccl, dns, softmax_v, tce, rce, lambdarank,
             ndcg_loss1, ndcg_loss2, arp_loss2, sl, bsl, psl or sl_at_k (llpauc unless given)
         alpha: llpauc: share of the best positives that count, in (0, 1]; below 1 leaves noisy ones
@@ -33,11 +33,11 @@ class ModelOptions:
         score: dot or cosine (what the loss is meant for unless given)
         temperature: divides the cosine (0.2 unless given)
         item_bias: one more number an item, added to its score
-        start: vectors to start from: random, or spectral (singular vectors of who has what; quick
-            and good with a lower rate) (random unless given)
+        init: initial vectors: random, or spectral (singular vectors of the user-item matrix, which
+            need a lower learning rate) (random unless given)
         layers: graph layers of lightgcn (2 unless given)
-        cold: users without a training event get the mean user's vector, or a random one as in the
-            paper (mean unless given)
+        cold_users: users without a training event get the mean user's vector, or a random one as
+            in the paper (mean unless given)
         epochs: most passes over the training events (100 unless given)
         batch_size: positives a step (128 unless given)
         negatives: negatives for each positive, or for a batch that shares them (100 unless given)
@@ -48,13 +48,14 @@ class ModelOptions:
         valid_metric: what chooses the epoch (ndcg@20 unless given)
         valid_every: epochs between validations (1 unless given)
         patience: validations without a better value before training stops (5 unless given)
-        share: batches that share one propagation of lightgcn (1 unless given)
+        propagation_interval: batches that share one propagation of lightgcn (1 unless given)
         device: cpu, or a torch device such as cuda (cpu unless given)
         regularization: ease: lambda (200 unless given)
         neighbours: itemknn: neighbours of an item (100 unless given)
         shrinkage: itemknn: distrust of items with few users (10 unless given)
         half_life: age at which an event counts half, in seconds where there are timestamps, else
-            in events; recent chooses it on validation, other models weigh all alike, unless given
+            in events; unless given, recent_popularity chooses it on validation, and other models
+            weigh all events alike
         shard: under torchrun, divide the rows of mf's tables among the processes
     """
 
@@ -67,9 +68,9 @@ class ModelOptions:
     score: Literal["dot", "cosine"] | None = None
     temperature: Positive | None = None
     item_bias: bool = False
-    start: Literal["random", "spectral"] | None = None
+    init: Literal["random", "spectral"] | None = None
     layers: Count | None = None
-    cold: Literal["mean", "random"] | None = None
+    cold_users: Literal["mean", "random"] | None = None
     epochs: Count | None = None
     batch_size: Count | None = None
     negatives: Count | None = None
@@ -79,7 +80,7 @@ class ModelOptions:
     valid_metric: str | None = None
     valid_every: Count | None = None
     patience: Count | None = None
-    share: Count | None = None
+    propagation_interval: Count | None = None
     device: str | None = None
     regularization: Positive | None = None
     neighbours: Count | None = None

@@ -55,7 +55,7 @@ def tune(
         path: a file of interactions, or a folder with train/valid/test files
         out: folder for the results, and for the study where --storage is not given
         loss: losses to choose from, separated by commas
-        models: of mf, lightgcn and itemsum, separated by commas (mf and the recipe's own unless
+        models: of mf, lightgcn and fism, separated by commas (mf and the recipe's own unless
             given; mf for a grid)
         metric: what to maximise on validation
         budget: time for this call, such as 90s, 20m or 2h (20m unless this or trials is given)

@@ -57,7 +57,7 @@ def update(
     check_folder(target)
     run_folder.check_replaceable(target)
     artifact = run_folder.load(run)
-    recommender, before = Recommender.of_artifact(artifact, run), artifact.meta
+    recommender, before = Recommender.from_run(artifact, run), artifact.meta
     data = table.load(events, min_ids=1)
     with progress("updating") as advance:
         came = recommender.update(

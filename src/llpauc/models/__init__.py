@@ -1,32 +1,53 @@
-"""Models: what gives a user's items their scores.
+"""Models: what scores items for users.
 
-`BASELINES` need no training loop: each is called with the training interactions and its own
-parameters, and returns a `Scorer`.
+`MODELS` lists them by name. Nothing is imported before it is used.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from collections.abc import Callable
+from llpauc.options import lazy_exports
 
-from llpauc.evaluation.scorer import Constant, FactorScorer, Scorer
-from llpauc.models.ease import EASE, ease
-from llpauc.models.itemknn import ItemKNN, item_knn
-from llpauc.models.popularity import Popularity, Recent
-
-BASELINES: dict[str, Callable[..., Scorer]] = {
-    "popularity": Popularity,
-    "recent": Recent,
-    "itemknn": item_knn,
-    "ease": ease,
-}
+if TYPE_CHECKING:
+    from llpauc.models.base import FitData, Model, NewEvents, Training
+    from llpauc.models.ease import EASE
+    from llpauc.models.fism import FISM
+    from llpauc.models.itemknn import ItemKNN
+    from llpauc.models.lightgcn import LightGCN
+    from llpauc.models.mf import MF
+    from llpauc.models.popularity import Popularity
+    from llpauc.models.recent_popularity import RecentPopularity
+    from llpauc.models.registry import MODELS, ModelEntry
 
 __all__ = [
-    "BASELINES",
-    "Constant",
     "EASE",
-    "FactorScorer",
+    "FISM",
+    "FitData",
     "ItemKNN",
+    "LightGCN",
+    "MF",
+    "MODELS",
+    "Model",
+    "ModelEntry",
+    "NewEvents",
     "Popularity",
-    "Recent",
-    "Scorer",
+    "RecentPopularity",
+    "Training",
 ]
+
+_MODULES = {
+    "EASE": "ease",
+    "FISM": "fism",
+    "FitData": "base",
+    "ItemKNN": "itemknn",
+    "LightGCN": "lightgcn",
+    "MF": "mf",
+    "MODELS": "registry",
+    "Model": "base",
+    "ModelEntry": "registry",
+    "NewEvents": "base",
+    "Popularity": "popularity",
+    "RecentPopularity": "recent_popularity",
+    "Training": "base",
+}
+
+__getattr__ = lazy_exports(__name__, _MODULES)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         History,
         TrainingOptions,
     )
+    from llpauc.training.trainable import Trainable
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -167,6 +168,10 @@ class Model(ABC):
     def fit(self, data: FitData, training: Training | None = None) -> FitResult:
         """Learn from events. Options that are chosen by the data are set in `self.options`."""
 
+    def new_network(self, train: Interactions, options: TrainingOptions) -> Trainable:
+        """The trainable parameters with their initial values; only of models that are trained."""
+        raise InputError(f"{self.name} is not trained in epochs")
+
     @abstractmethod
     def scores_of(self, histories: Any) -> Scores:
         """(n, n_items) scores of n new users, given their histories as a CSR matrix."""
@@ -183,6 +188,10 @@ class Model(ABC):
     def is_fitted(self) -> bool:
         """False before `fit`, and in all but the first process after a sharded training."""
         return "fallback" in vars(self)
+
+    def item_units(self) -> Scores | None:
+        """(n_items, d) item vectors at unit length, for similarities; None without vectors."""
+        return None
 
     def extend(self, new: NewEvents, training: Training | None = None) -> tuple[Model, FitResult]:
         """A model that also knows new events, users and items; `self` stays as it is.
@@ -205,7 +214,7 @@ class Model(ABC):
         check_shape("fallback", self.fallback, (n_items,))
 
     @classmethod
-    def scorer_of(cls, data: Split | Interactions, **options: Any) -> Scorer:
+    def scorer_of(cls, data: FitData | Split | Interactions, **options: Any) -> Scorer:
         """Fit a model without training, and return the scorer of its users.
 
         >>> from llpauc.models.popularity import Popularity
@@ -213,7 +222,8 @@ class Model(ABC):
         2
         """
         model = cls(cls.Options(**options))
-        return model.scorer(model.fit(FitData.of(data)).events.matrix)
+        data = data if isinstance(data, FitData) else FitData.of(data)
+        return model.scorer(model.fit(data).events.matrix)
 
 
 class HistoryModel(Model):

@@ -1,75 +1,70 @@
-"""EASE: a linear item-item model in closed form, and a hard one to beat."""
+"""EASE: a linear item-item model in closed form, and a strong baseline."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import linalg
 
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
-from llpauc.evaluation.scorer import ByHistory, Scorer, Scores, item_counts
+from llpauc.evaluation.scorer import Scores
+from llpauc.models.base import Arrays, HistoryModel, check_shape
+from llpauc.models.registry import EASEOptions
 
-_MOST_BYTES = 8 << 30
+_MAX_BYTES = 8 << 30
 
 
-class EASE:
+class EASE(HistoryModel):
     """scores = X B with B = argmin |X - X B|^2 + lambda |B|^2, diag(B) = 0.
 
     In closed form, with P = (X'X + lambda I)^-1:  B_ij = -P_ij / P_jj off the diagonal.
 
-    Reference: Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019, eq. (8).
+    | symbol | meaning | name |
+    |---|---|---|
+    | X | users x items matrix of zeros and ones | `train.matrix` |
+    | B | items x items weights | `weights` |
+    | lambda | ridge penalty, above 0 | `regularization` |
 
-    Args:
-        weights: B, items x items; `EASE.fit` finds it.
+    Reference: Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019, eq. (8).
     """
 
-    def __init__(self, weights: Scores) -> None:
-        self.weights = weights
+    name = "ease"
+    Options = EASEOptions
+    weights: Scores
 
-    @classmethod
-    def fit(cls, train: Interactions, regularization: float = 200.0) -> EASE:
-        """Solve for B.
-
-        Args:
-            train: who has what.
-            regularization: lambda > 0. 100 to 500 suits data of some ten thousand interactions,
-                more of them want more of it.
-        """
-        if not regularization > 0:
-            raise InputError(f"regularization must be above 0, got {regularization!r}")
+    def fit_events(self, train: Interactions) -> None:
         needed = 2 * 4 * train.n_items**2
-        if needed > _MOST_BYTES:
+        if needed > _MAX_BYTES:
             raise InputError(
                 f"EASE inverts an items x items matrix: {train.n_items:,} items would need"
                 f" {needed / 2**30:.0f} GB; use itemknn, or a k-core with fewer items"
             )
+        penalty = np.float32(self.options.regularization)
         gram = np.asarray((train.matrix.T @ train.matrix).todense(), dtype=np.float32)
-        gram[np.diag_indices_from(gram)] += np.float32(regularization)
-        # X'X + lambda I is symmetric positive definite: Cholesky is half the work of an LU.
+        gram[np.diag_indices_from(gram)] += penalty
+        # X'X + lambda I is symmetric positive definite: Cholesky takes half the time of LU.
         factor, lower = linalg.cho_factor(gram, lower=True, overwrite_a=True, check_finite=False)
         inverse, info = linalg.lapack.spotri(factor, lower=lower, overwrite_c=True)
         if info:
-            raise InputError(
-                f"EASE cannot invert its matrix; raise regularization above {regularization}"
-            )
+            raise InputError(f"EASE cannot invert its matrix; raise regularization above {penalty}")
         inverse = np.tril(inverse)
         diagonal = np.diag(inverse).copy()
         weights = inverse + np.tril(inverse, -1).T
         weights /= -diagonal
         weights[np.diag_indices_from(weights)] = 0.0
-        return cls(np.ascontiguousarray(weights))
-
-    @property
-    def n_items(self) -> int:
-        return len(self.weights)
+        self.weights = np.ascontiguousarray(weights)
 
     def scores_of(self, histories: Any) -> Scores:
         scores: Scores = histories @ self.weights
         return scores
 
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {**super().arrays(), "item_weights": self.weights}
 
-def ease(train: Interactions, regularization: float = 200.0) -> Scorer:
-    """EASE over the training histories, with popularity for users without one."""
-    return ByHistory(EASE.fit(train, regularization), train.matrix, item_counts(train))
+    def load_arrays(self, arrays: Arrays, n_users: int, n_items: int) -> None:
+        super().load_arrays(arrays, n_users, n_items)
+        self.weights = arrays["item_weights"]
+        check_shape("item_weights", self.weights, (n_items, n_items))

@@ -1,325 +1,318 @@
-"""Models made of vectors: a user's score for an item is a product of two rows.
+"""Models with vectors: how they are trained, extended with new events, saved and loaded.
 
-The two tables a model hands out (`user_vectors`, `item_vectors`) are all that scoring, ranking and
-serving know of it. Cosine or dot is a property of the model: it is trained and ranked by the same
-score.
+A run folder holds the vectors as they rank, and a map from histories to user vectors. It holds
+neither the state of Adam, nor the variables of the loss, nor the times and the order of the events.
+Training on new events therefore starts Adam and the loss again, from these vectors:
 
-    score(u, i) = <p_u, q_i> + bias_i                           dot
-    score(u, i) = <p_u, q_i> / (|p_u| |q_i| temperature) + bias_i   cosine
+| user or item | initial vector |
+|---|---|
+| known | the saved vector |
+| new user | folded in from their known items; without any, the mean user |
+| new item | folded in from its known users; without any, the mean item |
 
-What p_u and q_i are is what the models differ in:
-
-| model | p_u | q_i |
-|---|---|---|
-| mf | its own row | its own row |
-| lightgcn | mean over layers of the propagated rows | likewise |
-| itemsum | sum of the history's rows / sqrt(its length) | its own row |
+`llpauc.models.fold_in` learns both maps, the second with users and items exchanged.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+import dataclasses
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
 
-from llpauc.data.interactions import Interactions
-from llpauc.distributed import ProcessGroup
-from llpauc.errors import InputError, check_at_least, choose
-from llpauc.evaluation.scorer import FactorScorer, Scores
-from llpauc.models.backbones import (
-    ItemSumTables,
-    LightGCNTables,
-    graph_weights,
-    history_weights,
+from llpauc.data.interactions import Interactions, Split
+from llpauc.errors import InputError
+from llpauc.evaluation.scorer import Scorer, Scores
+from llpauc.models.base import (
+    Arrays,
+    FitData,
+    FitResult,
+    Model,
+    NewEvents,
+    Training,
+    Vectors,
+    check_shape,
 )
-from llpauc.models.spectral import spectral_rows
-from llpauc.training.options import TrainingOptions
-from llpauc.training.tables import AdamTable, EmbeddingTables
-from llpauc.training.trainable import Trainable, TrainingTables
+from llpauc.models.fold_in import HistoryMap, learn_history_map
+from llpauc.models.network import EmbeddingNetwork
+from llpauc.training import Diverged, History, TrainingOptions, check_feasible
+from llpauc.training.checkpoint import Checkpoint, CheckpointFolder, open_checkpoints
+from llpauc.training.loop import fit_stage
+from llpauc.training.progress import Stage, arrays, fill_weights
 
-ScoreKind = Literal["dot", "cosine"]
-ColdUsers = Literal["mean", "random"]
-Start = Literal["random", "spectral"]
+_FIRST, _REFIT = "training", "refit"  # the two stages that share a folder of checkpoints
 
 
-@dataclass(frozen=True)
-class EmbeddingOptions:
-    """What every embedding model can be told.
+class EmbeddingModel(Model):
+    """A model whose scores are inner products of user and item vectors.
 
-    Args:
-        dimensions: width of the vectors, at least 1.
-        score: "dot" or "cosine".
-        temperature: divides the cosine, above 0; small values give the sigmoid room.
-        item_bias: one more number an item, added to its score; training starts it at the log of
-            the item's popularity, of late where events have a half-life.
-        init_scale: standard deviation of the starting vectors, above 0.
-        start: "random", or "spectral": the leading singular vectors of who has what, with the
-            random ones as a jitter (see `llpauc.models.spectral`); wants a lower rate.
-        layers: of the graph (lightgcn), at least 1.
-        cold: what a user without a training event gets: "mean", the mean user vector, ranks close
-            to popularity; "random" keeps the untrained vector, as the paper does.
+    Subclasses set `Network`, the trainable parameters behind the vectors.
     """
 
-    dimensions: int = 64
-    score: ScoreKind = "dot"
-    temperature: float = 1.0
-    item_bias: bool = False
-    init_scale: float = 0.01
-    start: Start = "random"
-    layers: int = 2
-    cold: ColdUsers = "mean"
+    Network: ClassVar[type[EmbeddingNetwork]]
 
-    def __post_init__(self) -> None:
-        check_at_least("dimensions", self.dimensions, 1)
-        check_at_least("layers", self.layers, 1)
-        choose({"dot": 1, "cosine": 1}, self.score, "score")
-        choose({"mean": 1, "random": 1}, self.cold, "treatment of cold users")
-        choose({"random": 1, "spectral": 1}, self.start, "start")
-        for name in ("temperature", "init_scale"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} must be above 0, got {getattr(self, name)!r}")
-        if self.score == "dot" and self.temperature != 1.0:
-            raise InputError(
-                f"temperature ({self.temperature!r}) divides a cosine; a dot product learns its"
-                " own scale: set score='cosine' or leave temperature out"
-            )
+    # --- fitting --------------------------------------------------------------------------------
 
+    def fit(self, data: FitData, training: Training | None = None) -> FitResult:
+        """Train, and with `data.refit` train again on all events for the chosen number of epochs.
 
-class EmbeddingModel(Trainable):
-    """The parameters of a model and the way from them to the two tables.
+        Raises:
+            llpauc.training.Diverged: on NaN; the model then has the last good weights.
+        """
+        if training is None:
+            raise InputError(f"{self.name} is trained with a loss; use llpauc.Recommender")
+        with open_checkpoints(training.checkpoint) as folder:
+            saved = None
+            if folder is not None:
+                shard = training.options.shard
+                saved = folder.load_newest(dict(training.settings), data.split, shard)
+            result = self._train(data, training, folder, saved)
+            if folder is not None and result.history is not None and result.history.signal is None:
+                folder.finish()
+        return result
 
-    Args:
-        train: the events; MF needs their ids alone, the others the graph of who has what.
-        options: see `EmbeddingOptions`.
-        seed: of the starting vectors.
-    """
+    def _train(
+        self,
+        data: FitData,
+        training: Training,
+        folder: CheckpointFolder | None,
+        saved: Checkpoint | None,
+    ) -> FitResult:
+        # First stage: validation chooses the epoch. A checkpoint of the refit holds its outcome.
+        split, options = data.split, training.options
+        in_refit = saved is not None and saved.meta.get("stage") == _REFIT
+        refit_checkpoint = saved if in_refit else None
+        if refit_checkpoint is None:
+            stage = None if folder is None else Stage(folder, _FIRST, saved)
+            network, history = self._train_stage(split, training, options, stage)
+        else:
+            network, history = self._first_stage_of(refit_checkpoint, split, training)
+        if not data.refit or split.valid is None or history.signal is not None:
+            return self._finish(network, split.train, history)
 
-    name = "embedding"
-    options: EmbeddingOptions
-    warm: Tensor
+        # Second stage: the same number of epochs on all events. Where it diverges or is
+        # interrupted, the network of the first stage is the result.
+        stage = None
+        if folder is not None:
+            weights = arrays(network.local_parameters())
+            outcome = Checkpoint({"chosen": weights}, {"chosen": dataclasses.asdict(history)})
+            stage = Stage(folder, _REFIT, refit_checkpoint, outcome)
+        options = dataclasses.replace(options, epochs=history.best_epoch)
+        try:
+            refit_network, refitted = self._train_stage(Split(data.all), training, options, stage)
+        except Diverged:
+            self._finish(network, split.train)
+            raise
+        epochs = history.epochs + refitted.epochs
+        history = dataclasses.replace(history, epochs=epochs, signal=refitted.signal)
+        if refitted.signal is not None:
+            return self._finish(network, split.train, history)
+        return self._finish(refit_network, data.all, history)
 
-    def __init__(self, train: Interactions, options: EmbeddingOptions, seed: int) -> None:
-        super().__init__()
-        self.options = options
-        self.n_users, self.n_items = train.n_users, train.n_items
-        self.register_buffer(
-            "warm", torch.from_numpy(np.diff(train.matrix.indptr) > 0), persistent=False
-        )
-        generator = torch.Generator().manual_seed(seed)
-        self.user_table = self._start(self._user_rows(), generator)
-        self.item_table = self._start(self.n_items, generator, bias=options.item_bias)
-        if options.start == "spectral":
-            self._add_spectral_rows(train, seed)
+    def _train_stage(
+        self,
+        split: Split,
+        training: Training,
+        options: TrainingOptions,
+        stage: Stage | None,
+    ) -> tuple[EmbeddingNetwork, History]:
+        check_feasible(split.train, self.options.dimensions, options)
+        network = self.new_network(split.train, options)
+        try:
+            history = fit_stage(
+                network, training.make_loss(), split, options, stage,
+                on_batch=training.on_batch, on_epoch=training.on_epoch,
+            )  # fmt: skip
+        except Diverged:
+            self._finish(network, split.train)
+            raise
+        return network, history
 
-    def _user_rows(self) -> int:
-        """How many rows the table has that users are made of."""
-        return self.n_users
+    def _first_stage_of(
+        self, refit: Checkpoint, split: Split, training: Training
+    ) -> tuple[EmbeddingNetwork, History]:
+        """The network that validation chose, from a checkpoint of the refit."""
+        network = self.new_network(split.train, training.options)
+        try:
+            history = History.from_json(refit.meta["chosen"])
+            fill_weights(network.local_parameters(), refit.tensors["chosen"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"the checkpoint does not fit this training: {error}") from None
+        if training.on_epoch is not None:
+            for epoch in history.epochs:
+                training.on_epoch(epoch)
+        return network, history
 
-    def _start(self, n: int, generator: torch.Generator, bias: bool = False) -> nn.Parameter:
-        width = self.options.dimensions
-        table = torch.zeros(n, width + bias)
-        table[:, :width].normal_(0.0, self.options.init_scale, generator=generator)
-        return nn.Parameter(table)
+    def new_network(self, train: Interactions, options: TrainingOptions) -> EmbeddingNetwork:
+        """The network with its initial parameters."""
+        return self.Network(train, self.options, options.seed)
 
-    @torch.no_grad()
-    def _add_spectral_rows(self, train: Interactions, seed: int) -> None:
-        width = self.options.dimensions
-        users, items = map(torch.from_numpy, spectral_rows(graph_weights(train), width, seed))
-        self.user_table.add_(items if self.name == "itemsum" else users)  # its h is of items
-        self.item_table[:, :width].add_(items)
+    def _finish(
+        self, network: EmbeddingNetwork, train: Interactions, history: History | None = None
+    ) -> FitResult:
+        """Take over the vectors of a network that was trained on `train`."""
+        users, items = network.vectors()
+        if len(users):  # of a sharded network, the first process has them
+            with np.errstate(all="ignore"):  # weights before divergence may be very large
+                history_map = self._learned_history_map(network, train, users, items)
+                self.set_vectors(users, items, history_map, train)
+        return FitResult(train, history)
 
-    @property
-    def scale(self) -> float:
-        """What the product of two rows is multiplied with to be the score."""
-        return 1 / self.options.temperature if self.options.score == "cosine" else 1.0
+    def _learned_history_map(
+        self, network: EmbeddingNetwork, train: Interactions, users: Scores, items: Scores
+    ) -> HistoryMap:
+        return learn_history_map(train.matrix, users, items)
 
-    def base_rows(self) -> tuple[Tensor, Tensor]:
-        """(n_users, d), (n_items, d [+ 1]): the rows before any normalisation."""
-        return self.user_table, self.item_table
+    def set_vectors(
+        self, users: Scores, items: Scores, history_map: HistoryMap, train: Interactions
+    ) -> None:
+        """Take over vectors; a user without history gets the scores of the mean warm user."""
+        warm = np.diff(train.matrix.indptr) > 0
+        self.fallback = items @ _mean(users[warm])
+        self.vectors = Vectors(users, items, history_map)
 
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """The rows whose scaled product (plus bias) is the score; differentiable."""
-        users, items = self.base_rows()
-        width = self.options.dimensions
+    @classmethod
+    def from_vectors(
+        cls,
+        users: Scores,
+        items: Scores,
+        history_map: HistoryMap,
+        fallback: Scores,
+        options: Any = None,
+    ) -> Self:
+        """A fitted model from vectors that were trained elsewhere."""
+        model = cls(cls.Options(dimensions=items.shape[1]) if options is None else options)
+        model.vectors, model.fallback = Vectors(users, items, history_map), fallback
+        return model
+
+    # --- scoring --------------------------------------------------------------------------------
+
+    def scorer(self, histories: Any) -> Scorer:
+        return self._known_vectors()
+
+    def scores_of(self, histories: Any) -> Scores:
+        return self._known_vectors().history_map.scores_of(histories)
+
+    def _known_vectors(self) -> Vectors:
+        assert self.vectors is not None, "the model is not fitted"
+        return self.vectors
+
+    def item_units(self) -> Scores | None:
+        """(n_items, d) item vectors at length one, without the bias."""
+        vectors = self._known_vectors().item_vectors[:, : self.options.dimensions]
+        units: Scores = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return units
+
+    # --- new events -----------------------------------------------------------------------------
+
+    def extend(self, new: NewEvents, training: Training | None = None) -> tuple[Model, FitResult]:
+        users, items = self._extended_vectors(new)
+        model = type(self)(self.options)
+        if training is None:
+            history_map = self._extended_history_map(new, users, items)
+            model.set_vectors(users, items, history_map, new.all)
+            return model, FitResult(new.all)
+        check_feasible(new.all, self.options.dimensions, training.options)
+        network = self.resumed_network(new, users, items)
+        history = fit_stage(
+            network, training.make_loss(), Split(new.all), training.options, None,
+            on_batch=training.on_batch, on_epoch=training.on_epoch,
+        )  # fmt: skip
+        return model, model._finish(network, new.all, history)
+
+    def _extended_vectors(self, new: NewEvents) -> tuple[Scores, Scores]:
+        """Vectors of known and new users and items, as the table above says."""
+        known = self._known_vectors()
+        n_users, n_items = len(known.user_vectors), len(known.item_vectors)
+        have, had = new.all.matrix, new.old.matrix[:n_users, :n_items]
+        users = grown(known.user_vectors, new.all.n_users)
+        items = grown(known.item_vectors, new.all.n_items)
+
+        # New users, by the items that the run knows
+        warm_users, warm_items = np.diff(had.indptr) > 0, np.diff(had.tocsc().indptr) > 0
+        histories = have[new.new_users][:, :n_items]
+        folded = known.history_map.vectors_of(histories)
+        folded[histories @ warm_items == 0] = _mean(known.user_vectors[warm_users])
         if self.options.score == "cosine":
-            bias = items[:, width:]
-            users = nn.functional.normalize(users, dim=1)
-            items = torch.cat([nn.functional.normalize(items[:, :width], dim=1), bias], dim=1)
+            folded = _as_long_as(folded, known.user_vectors, self.options.dimensions)
+        users[new.new_users] = folded
+
+        # New items, by the users that the run knows. A mean vector is short, and stays short: a
+        # longer one would score like a popular item.
+        item_map = learn_history_map(had.T.tocsr(), known.item_vectors, known.user_vectors)
+        items[new.new_items] = item_map.vectors_of(have.T.tocsr()[new.new_items][:, :n_users])
         return users, items
 
-    def scores(self, users: Tensor, items: Tensor) -> Tensor:
-        """Scores of (B,) users with (B,), (B, N) or, shared by all, (M,) items given as (1, M)."""
-        user_rows, item_rows = self.rows()
-        width = self.options.dimensions
-        p, q = user_rows[users], item_rows[items]
-        if items.dim() == 1:
-            product = (p * q[:, :width]).sum(-1)
-        elif items.shape[0] == 1 and len(users) != 1:
-            product = p @ q[0, :, :width].T
-        else:
-            product = torch.einsum("bd,bnd->bn", p, q[..., :width])
-        product = product * self.scale
-        return product + q[..., width] if self.options.item_bias else product
+    def _extended_history_map(self, new: NewEvents, users: Scores, items: Scores) -> HistoryMap:
+        return learn_history_map(new.all.matrix, users, items)
 
-    @torch.no_grad()
-    def vectors(self) -> tuple[Scores, Scores]:
-        """The two tables as they rank: scale, bias and the fallback for cold users inside.
+    def resumed_network(self, new: NewEvents, users: Scores, items: Scores) -> EmbeddingNetwork:
+        """A network with these vectors, to be trained on all events.
 
-        (n_users, d') and (n_items, d') float32, their inner product the score.
+        A cosine ignores the lengths of its rows: they start at length 1, those of new items too.
+        The scores of known users and items stay as they are, but for fism, whose users change with
+        their histories.
         """
-        users, items = (rows.detach().float().cpu() for rows in self.rows())
-        width = self.options.dimensions
-        users = users * self.scale
-        if self.options.cold == "mean" and self.warm.any() and not self.warm.all():
-            warm = self._warm_rows()
-            users = torch.where(warm[:, None], users, self._mean_user(users[warm]))
-        if items.shape[1] > width:
-            users = torch.cat([users, torch.ones(len(users), 1)], dim=1)
-        return users.numpy(), items.numpy()
+        # The initial parameters are overwritten: take those that cost nothing to compute.
+        options = dataclasses.replace(self.options, init="random")
+        network = self.Network(new.all, options, seed=0)
+        tables = self._parameters(network, new, users, items)
+        with torch.no_grad():
+            for parameter, table in zip(
+                (network.user_table, network.item_table), tables, strict=True
+            ):
+                parameter.copy_(torch.from_numpy(np.ascontiguousarray(table)))
+        return network
 
-    def _warm_rows(self) -> Tensor:
-        """Which of the rows that `rows` gives have a training event."""
-        return self.warm.cpu()
+    def _parameters(
+        self, network: EmbeddingNetwork, new: NewEvents, users: Scores, items: Scores
+    ) -> tuple[Scores, Scores]:
+        """The user and item tables whose vectors are `users` and `items`."""
+        return users[:, : self.options.dimensions] / np.float32(network.scale), items
 
-    def _mean_user(self, warm: Tensor) -> Tensor:
-        # In double precision: a mean over a million rows should not depend on their order.
-        return warm.double().mean(0).float()
+    # --- saving ---------------------------------------------------------------------------------
 
-    def scorer(self) -> FactorScorer:
-        return FactorScorer(*self.vectors())
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        vectors = self._known_vectors()
+        by_history = vectors.history_map
+        length = np.array([] if by_history.length is None else [by_history.length], np.float32)
+        return {
+            **super().arrays(),
+            "user_vectors": vectors.user_vectors,
+            "item_vectors": vectors.item_vectors,
+            "history_rows": by_history.history_rows,
+            "history_base": by_history.base,
+            "history_length": length,
+        }
 
-    def adam_tables(
-        self, options: TrainingOptions, user_cosine: bool, item_cosine: bool
-    ) -> tuple[AdamTable, AdamTable]:
-        """The parameters of this process as NumPy arrays with their Adam state.
-
-        Args:
-            options: of the training.
-            user_cosine, item_cosine: whether rows of the table are read at unit length; rows that
-                are summed or propagated first are normalised afterwards.
-        """
-        tables, width = self.local_parameters(), self.options.dimensions
-        return (
-            AdamTable(tables["user_table"].numpy(), width, user_cosine, options.adam),
-            AdamTable(tables["item_table"].numpy(), width, item_cosine, options.adam),
-        )
-
-    @property
-    def cosine(self) -> bool:
-        return self.options.score == "cosine"
-
-    def cpu_tables(
-        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
-    ) -> TrainingTables:
-        return EmbeddingTables(*self.adam_tables(options, self.cosine, self.cosine))
-
-    @torch.no_grad()
-    def init_item_bias(self, values: npt.NDArray[np.float64]) -> None:
-        if self.options.item_bias:
-            bias = self.local_parameters()["item_table"][:, self.options.dimensions]
-            if not bias.any():
-                bias.copy_(torch.from_numpy(self._local_items(values)))
-
-    def _local_items(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The entries of the items that this process holds."""
-        return values
+    def load_arrays(self, arrays: Arrays, n_users: int, n_items: int) -> None:
+        super().load_arrays(arrays, n_users, n_items)
+        users, items = arrays["user_vectors"], arrays["item_vectors"]
+        check_shape("user_vectors", users, (n_users, *users.shape[1:]))
+        check_shape("item_vectors", items, (n_items, *items.shape[1:]))
+        rows, base, length = (arrays[f"history_{name}"] for name in ("rows", "base", "length"))
+        check_shape("history_rows", rows, (n_items, *base.shape))
+        history_map = HistoryMap(rows, base, items, float(length[0]) if len(length) else None)
+        self.vectors = Vectors(users, items, history_map)
 
 
-class MF(EmbeddingModel):
-    """Matrix factorisation: every user and every item has a row of its own."""
-
-    name = "mf"
-
-
-class ItemSum(EmbeddingModel):
-    """The user is the sum of the items they have: a new user needs no training.
-
-    p_u = sum_{i in history} h_i / sqrt(|history|), with h a second item table.
-
-    Reference: Kabbur et al., "FISM", KDD 2013, with the exponent 1/2 and the item itself not left
-    out of its own history.
-    """
-
-    name = "itemsum"
-    history: Tensor
-
-    def __init__(self, train: Interactions, options: EmbeddingOptions, seed: int) -> None:
-        super().__init__(train, options, seed)
-        self.register_buffer("history", _sparse(history_weights(train)), persistent=False)
-
-    def _user_rows(self) -> int:
-        return self.n_items  # h
-
-    def base_rows(self) -> tuple[Tensor, Tensor]:
-        return self.history @ self.user_table, self.item_table
-
-    def cpu_tables(
-        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
-    ) -> TrainingTables:
-        return ItemSumTables(*self.adam_tables(options, False, self.cosine), history_weights(train))
+def grown(table: Scores, n: int) -> Scores:
+    """The table with zero rows appended, up to n rows."""
+    out = np.zeros((n, table.shape[1]), np.float32)
+    out[: len(table)] = table
+    return out
 
 
-class LightGCN(EmbeddingModel):
-    """Indices smoothed over the graph of users and items: the mean of layers 0..L.
-
-    E^(l+1) = D^-1/2 A D^-1/2 E^(l),   E = mean_l E^(l)
-
-    Reference: He et al., "LightGCN", SIGIR 2020, eqs. (3), (4) with equal layer weights.
-    """
-
-    name = "lightgcn"
-    to_users: Tensor
-    to_items: Tensor
-
-    def __init__(self, train: Interactions, options: EmbeddingOptions, seed: int) -> None:
-        super().__init__(train, options, seed)
-        if options.item_bias:
-            raise InputError("lightgcn has no item bias; set item_bias to False")
-        weights = graph_weights(train)
-        self.register_buffer("to_users", _sparse(weights), persistent=False)
-        self.register_buffer("to_items", _sparse(weights.T.tocsr()), persistent=False)
-
-    def base_rows(self) -> tuple[Tensor, Tensor]:
-        users: Tensor = self.user_table
-        items: Tensor = self.item_table
-        user_sum, item_sum = users, items
-        for _ in range(self.options.layers):
-            users, items = self.to_users @ items, self.to_items @ users
-            user_sum, item_sum = user_sum + users, item_sum + items
-        return user_sum / (1 + self.options.layers), item_sum / (1 + self.options.layers)
-
-    def cpu_tables(
-        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
-    ) -> TrainingTables:
-        return LightGCNTables(
-            *self.adam_tables(options, False, False),
-            to_users=graph_weights(train),
-            layers=self.options.layers,
-            cosine=self.cosine,
-            interval=options.share,
-        )
+def _mean(rows: Scores) -> Scores:
+    mean: Scores = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return mean
 
 
-def _sparse(matrix: Any) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch calls its CSR tensors a beta
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(matrix.indptr.astype(np.int64)),
-            torch.from_numpy(matrix.indices.astype(np.int64)),
-            torch.from_numpy(matrix.data),
-            size=matrix.shape,
-            check_invariants=True,
-        )
-
-
-EMBEDDING_MODELS: dict[str, Callable[[Interactions, EmbeddingOptions, int], EmbeddingModel]] = {
-    "mf": MF,
-    "lightgcn": LightGCN,
-    "itemsum": ItemSum,
-}
+def _as_long_as(rows: Scores, known: Scores, width: int) -> Scores:
+    """The first `width` columns scaled to the median length of the known ones; a bias stays."""
+    out = rows.copy()
+    length, lengths = (np.linalg.norm(t[:, :width], axis=1, keepdims=True) for t in (known, rows))
+    out[:, :width] *= np.median(length) / np.maximum(lengths, 1e-12)
+    return out

@@ -1,73 +1,69 @@
-"""A vector for somebody new, from their items alone: no retraining.
+"""A vector for a new user from their items alone, without training.
 
     p(history) = base + sum_{i in history} h_i / sqrt(|history|)
 
-For the model `itemsum` this is the model itself. For the others the rows h are learnt from the
+For the model `fism` this is the model itself. For the others the rows h are learned from the
 trained users, by ridge regression of their vectors on their histories: with A the histories, each
-row scaled to unit length, and U the user vectors about their mean,
+row scaled to unit length, and U the user vectors minus their mean,
 
     h = argmin |A h - U|^2 + ridge |h|^2 = (A'A + ridge I)^-1 A'U
 
-solved by conjugate gradients, so that nothing of size items x items is ever made. On Amazon-health
-with half of the users kept out of the regression, such vectors reach 98 % of the Recall@20 of the
-trained ones (docs/explanation/training.md, which also says how the ridge was chosen: on the test
-items); solving for the user against fixed item vectors reaches 60 %.
+solved by conjugate gradients, so that no items x items matrix is needed. On Amazon-health with half
+of the users left out of the regression, such vectors reach 98 % of the Recall@20 of the trained
+ones; solving for the user against fixed item vectors reaches 60 %. docs/explanation/training.md
+describes how the ridge was chosen: on the test items.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from llpauc.evaluation.scorer import Scores, inner_products
+from llpauc.evaluation.scorer import Scores
 
 _RIDGE = 0.3  # of unit-length histories: best of .01 .. 300 on two models, and flat around it
 _ROUNDS = 40
 
 
 class HistoryMap:
-    """Scores of people known by their items.
+    """Vectors and scores of users who are known by their items only.
 
     Args:
         history_rows: h, (n_items, d) float32.
-        base: (d,) where somebody with no items stands.
+        base: (d,) vector of a user without items.
         item_vectors: (n_items, d) as they rank.
-        length: where given, the first columns are brought to this length, as a cosine model does;
-            a last column beyond them (of an item bias) stays as it is.
+        length: scale the first columns to this length, as a cosine model does; None to leave them.
+            A further column (of an item bias) is always 1.
     """
 
     def __init__(
         self, history_rows: Scores, base: Scores, item_vectors: Scores, length: float | None = None
     ) -> None:
         self.history_rows, self.base = history_rows, base
-        self.item_vectors = np.asfortranarray(item_vectors, dtype=np.float32)
-        self.length = length
-
-    @property
-    def n_items(self) -> int:
-        return len(self.item_vectors)
+        self.item_vectors, self.length = item_vectors, length
 
     def vectors_of(self, histories: Any) -> Scores:
-        """(n, d) vectors of n people, given what they have as a CSR matrix (n, n_items)."""
+        """(n, d) vectors of n users, given their histories as a CSR matrix (n, n_items)."""
         lengths = np.maximum(np.diff(histories.indptr), 1).astype(np.float32)
         vectors: Scores = self.base + (histories @ self.history_rows) / np.sqrt(lengths)[:, None]
         if self.length is not None:
             norms = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors = vectors * (self.length / np.maximum(norms, 1e-12))
-        if vectors.shape[1] < self.item_vectors.shape[1]:  # the bias counts in full
+        if vectors.shape[1] < self.item_vectors.shape[1]:  # the bias is not scaled
             vectors = np.hstack([vectors, np.ones((len(vectors), 1), np.float32)])
         return vectors
 
     def scores_of(self, histories: Any) -> Scores:
-        scores = np.empty((histories.shape[0], self.n_items), np.float32)
-        inner_products(self.vectors_of(histories).astype(np.float32), self.item_vectors, scores)
+        """(n, n_items) scores of n users, given their histories as a CSR matrix."""
+        scores: Scores = self.vectors_of(histories) @ self.item_vectors.T
         return scores
 
 
 def learn_history_map(histories: Any, user_vectors: Scores, item_vectors: Scores) -> HistoryMap:
-    """The map from the histories of the users who have one to their vectors.
+    """The map from histories to vectors, learned from the users who have a history.
 
     Args:
         histories: (n_users, n_items) CSR of ones.
@@ -83,8 +79,8 @@ def learn_history_map(histories: Any, user_vectors: Scores, item_vectors: Scores
     return HistoryMap(rows.astype(np.float32), base.astype(np.float32), item_vectors)
 
 
-def _conjugate_gradients(apply: Any, target: Any) -> Any:
-    """Solve apply(x) = target, a column at a time but all at once; apply is symmetric positive."""
+def _conjugate_gradients(apply: Callable[[Any], Any], target: Any) -> Any:
+    """Solve apply(x) = target for all columns at once; `apply` is symmetric positive definite."""
     x = np.zeros_like(target)
     residual = target.copy()
     direction = residual.copy()
@@ -99,8 +95,7 @@ def _conjugate_gradients(apply: Any, target: Any) -> Any:
         new = (residual**2).sum(axis=0)
         if (new <= small).all():
             break
-        direction = (
-            residual + np.where(size > small, new / np.where(size > 0, size, 1), 0) * direction
-        )
+        ratio = np.where(size > small, new / np.where(size > 0, size, 1), 0)
+        direction = residual + ratio * direction
         size = new
     return x

@@ -1,7 +1,7 @@
-"""Vectors to start from: the leading singular vectors of who has what.
+"""Initial vectors from the leading singular vectors of the user-item matrix.
 
-Training that starts there has the coarse structure of the data already, and is left with the order
-at the top of the lists. LightGCN's propagation drives towards the same subspace.
+Training that starts from them already has the coarse structure of the data, and refines the order
+at the top of the lists. LightGCN's propagation converges to the same subspace.
 """
 
 from __future__ import annotations
@@ -11,10 +11,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llpauc.data.interactions import Interactions
+
 Table = npt.NDArray[np.float32]
 
-_OVERSAMPLED = 16  # columns beyond those wanted, which make the last wanted ones exact sooner
+_OVERSAMPLED = 16  # further columns, which make the last requested ones converge sooner
 _ROUNDS = 6
+
+
+def graph_weights(train: Interactions) -> Any:
+    """Users x items CSR: 1 / sqrt(degree of the user times degree of the item)."""
+    weights = train.matrix.copy()
+    user_degrees = np.diff(weights.indptr)
+    item_degrees = np.bincount(weights.indices, minlength=train.n_items)
+    degrees = np.repeat(user_degrees, user_degrees).astype(float) * item_degrees[weights.indices]
+    weights.data = (1 / np.sqrt(degrees)).astype(np.float32)
+    return weights
 
 
 def singular_vectors(weights: Any, rank: int, seed: int) -> tuple[Table, Table, Table]:
@@ -39,10 +51,10 @@ def singular_vectors(weights: Any, rank: int, seed: int) -> tuple[Table, Table, 
 
 
 def spectral_rows(weights: Any, width: int, seed: int) -> tuple[Table, Table]:
-    """Indices of users and items whose products are a low-rank `weights`, scaled to a mean norm of
-    1.
+    """User and item vectors whose products approximate `weights`, scaled to a mean norm of 1.
 
-    Columns beyond the rank of the matrix are zero, and so are the rows of those without an event.
+    Columns beyond the rank of the matrix are zero, as are the rows of users and items without
+    events.
     """
     users, values, items = singular_vectors(weights, width, seed)
     root = np.sqrt(values)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from llpauc.data.interactions import Indices, pair_codes
 from llpauc.errors import InputError, check_fraction
-from llpauc.evaluation.scorer import FactorScorer, Scores
+from llpauc.evaluation.scorer import Scores
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.lists import ListRequest, UserIndices
 
@@ -51,12 +51,13 @@ class ApproximateRanker:
     ) -> None:
         faiss = _faiss()
         check_fraction("recall", recall)
-        if not isinstance(fitted.scorer, FactorScorer):
+        scorer = fitted.model.vectors
+        if scorer is None:
             raise InputError(
-                "approximate lists need a model with vectors (mf, lightgcn, itemsum);"
+                f"approximate lists need a model with vectors, and {fitted.model.name} has none;"
                 " leave --approximate out"
             )
-        self._fitted, self._request, self._scorer = fitted, request, fitted.scorer
+        self._fitted, self._request, self._scorer = fitted, request, scorer
         self._k = min(request.k, len(fitted.item_ids))
         self._is_shown = np.ones(len(fitted.item_ids), bool)
         if request.hidden is not None:
@@ -64,7 +65,7 @@ class ApproximateRanker:
         self._shown = np.flatnonzero(self._is_shown).astype(np.int32)
         # Train the cells on a sample of the items, then add all items.
         rng, n_shown = np.random.default_rng(seed), len(self._shown)
-        vectors = np.ascontiguousarray(fitted.scorer.item_vectors[self._shown])
+        vectors = np.ascontiguousarray(scorer.item_vectors[self._shown])
         width = vectors.shape[1]
         self.cells = int(np.clip(4 * n_shown**0.5, 1, max(n_shown // 39, 1)))
         self._index = faiss.IndexIVFFlat(
@@ -109,7 +110,7 @@ class ApproximateRanker:
 
     def _rank_exactly(self, users: UserIndices) -> tuple[Indices, Scores]:
         request = self._request
-        return self._fitted.rank_rows(
+        return self._fitted.rank_users(
             users, self._k, request.exclude_seen, request.hidden, memory_mb=request.memory_mb
         )
 

@@ -239,7 +239,7 @@ def write_recommendations(
     reported_here = np.ones(len(users.indices), bool) if ranker is not None else users.indices < 0
     if ranker is None:
         ranker = partial(
-            fitted.rank_rows,
+            fitted.rank_users,
             k=request.k,
             exclude_seen=request.exclude_seen,
             hidden=request.hidden,

@@ -1,4 +1,4 @@
-"""Whatever `fit` may be given, as a split."""
+"""Whatever `fit` accepts, as a split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from llpauc.data.readers import Reading, load, read_interactions
 
 
 def as_split(data: Any, valid: Any = None) -> Split:
-    """Whatever `fit` may be given, as a split."""
+    """A split from a path, a frame, a matrix, `Interactions` or a `Split`.
+
+    Args:
+        data: the events, or a split of them.
+        valid: validation events, which replace those of `data`.
+    """
     split = data if isinstance(data, Split) else _read(data)
     if valid is None:
         return split if isinstance(split, Split) else Split(split)

@@ -57,7 +57,7 @@ def load_page_run(folder: str) -> PageRun:
         InputError: the folder is not a run, or a file in it is damaged.
     """
     saved = run_folder.load(folder)
-    fitted = Recommender.of_artifact(saved, folder).require_fitted()
+    fitted = Recommender.from_run(saved, folder).require_fitted()
     return PageRun(fitted, run_summary(saved, fitted, Path(folder).resolve().name))
 
 

@@ -235,7 +235,7 @@ def noise_loss(study: Study) -> Report:
 def roc(study: Study) -> Report:
     """The ROC curve of a user, with the region that LLPAUC measures."""
     (data,) = _available(study, "adressa-clean")
-    setting = {**PROTOCOL, "cold": "mean", **ALPHA_BETA["adressa"]}
+    setting = {**PROTOCOL, "cold_users": "mean", **ALPHA_BETA["adressa"]}
     alpha, beta = setting["alpha"], setting["beta"]
     options = {"model": "mf", "loss": "llpauc", "seed": study.seeds[0], **setting}
     curve = study.result(Cell.of(trainings.run_roc, data, **options))
@@ -273,7 +273,7 @@ def around_model(study: Study) -> Report:
     names = _available(study, "adressa-clean", "ml-100k-clean")
     alphas, betas = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0), (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
     metrics = ["recall@20", "ndcg@20", *[_llpauc(a, b) for a in alphas for b in betas]]
-    options = {name: value for name, value in PROTOCOL.items() if name != "cold"}
+    options = {name: value for name, value in PROTOCOL.items() if name != "cold_users"}
     options |= {"models": 20 if study.quick else 200, "max_noise": 2.0, "max_users": 2000}
     options |= {"loss": "llpauc", "metrics": ";".join(metrics), "seed": study.seeds[0]}
     fallback = {"alpha": 0.7, "beta": 0.1}

@@ -57,11 +57,11 @@ TO_BEAT: dict[tuple[str, str], tuple[str, float, float]] = {
 
 def methods_of(split: Split) -> dict[str, list[Setting]]:
     """Method -> the settings it chooses from."""
-    paper = _without(recipe("paper", split.train), "alpha", "beta", "cold")
+    paper = _without(recipe("paper", split.train), "alpha", "beta", "cold_users")
     auto = _without(recipe("auto", split.train, split.valid), "refit")
     return {
         "popularity": [{"model": "popularity"}],
-        "recent": [{"model": "recent"}],
+        "recent": [{"model": "recent_popularity"}],
         "itemknn": [{"model": "itemknn", "neighbours": n} for n in (50, 100, 300)],
         "ease": [{"model": "ease", **setting} for setting in GRIDS["ease"]],
         "bpr": [{**paper, "loss": "bpr", "lr": lr, "batch_size": 1024} for lr in (1e-3, 1e-2)],

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.evaluation.ranking import rank
 from llpauc.evaluation.scorer import FactorScorer
-from llpauc.models.embedding import EMBEDDING_MODELS, EmbeddingModel
+from llpauc.models.network import EmbeddingNetwork
 from llpauc.recommend import Recommender
 from llpauc.recommend.parameters import plan
 from llpauc.recommend.recipes import PAPER_GRID, PAPER_PROTOCOL
@@ -138,7 +138,7 @@ def run_training(
     }
     if test:
         result["test"] = evaluate(trained.scorer(), split, metrics=METRICS, mask="paper").summary()
-        trained.options = dataclasses.replace(trained.options, cold="mean")
+        trained.options = dataclasses.replace(trained.options, cold_users="mean")
         scorer = trained.scorer()
         result["test_mean_vector"] = evaluate(
             scorer, split, metrics=METRICS, mask="paper"
@@ -232,7 +232,7 @@ def run_noise_loss(
     negatives = make_sampler("uniform", split.train, 100, seed + 1).draw(0, users, items).items
     points: list[list[float]] = []
 
-    def measure(model: EmbeddingModel) -> None:
+    def measure(model: EmbeddingNetwork) -> None:
         losses = _bpr_losses(model, users, items, negatives)
         points.append([float(losses[part].mean()) for part in (noisy_sample, ~noisy_sample)])
 
@@ -314,18 +314,20 @@ def _train(
     model: str,
     loss: str,
     setting: Mapping[str, Any],
-    measure: Callable[[EmbeddingModel], None] | None = None,
-) -> tuple[EmbeddingModel, History]:
+    measure: Callable[[EmbeddingNetwork], None] | None = None,
+) -> tuple[EmbeddingNetwork, History]:
     """A trained model, its epoch chosen by validation; measured before and after each epoch."""
-    options = plan(loss, setting)
-    trained = EMBEDDING_MODELS[model](split.train, options.embedding, options.fit.seed)
+    options = plan(model, loss, setting)
+    trained = cast(EmbeddingNetwork, options.new_network(split.train))
 
     def on_epoch(_: Epoch | None = None) -> None:
         if measure is not None:
             measure(trained)
 
     on_epoch()
-    history = fit(trained, options.make_loss(), split, options.fit, on_epoch=on_epoch)
+    history = fit(
+        trained, options.make_loss(), split, options.training_options(), on_epoch=on_epoch
+    )
     if history.signal is not None:
         raise KeyboardInterrupt  # a partial training is no result
     return trained, history
@@ -342,7 +344,7 @@ def noisy_events(train: Interactions, clean: Split) -> npt.NDArray[np.bool_]:
 
 
 def _bpr_losses(
-    model: EmbeddingModel, users: Indices, items: Indices, negatives: Indices
+    model: EmbeddingNetwork, users: Indices, items: Indices, negatives: Indices
 ) -> npt.NDArray[np.float64]:
     """mean_j softplus(s_j - s_i) of each event."""
     p, q = model.vectors()

@@ -137,7 +137,7 @@ def load_run(folder: Path) -> LoadedRun:
         run_id, problem = current_run_id(folder), None
         try:
             saved = run_folder.load(folder)
-            recommender = Recommender.of_artifact(saved, folder)
+            recommender = Recommender.from_run(saved, folder)
         except InputError as error:
             problem = error
         if run_id is not None and run_id == current_run_id(folder):  # not replaced meanwhile
@@ -153,7 +153,7 @@ def load_run(folder: Path) -> LoadedRun:
             raise InputError(f"the run's {name} are not all finite: it has diverged; train again")
     users, items = IdTable(fitted.user_ids), IdTable(fitted.item_ids)
     summary = run_summary(saved, fitted, folder.resolve().name)
-    run = LoadedRun(run_id, recommender, users, items, recommender.item_units(), summary)
+    run = LoadedRun(run_id, recommender, users, items, fitted.model.item_units(), summary)
     # The first use compiles the kernels.
     rank_lists(run, [ListRequest(k=1, user_idx=0), ListRequest(k=1, history=np.zeros(1, np.int64))])
     similar_items(run, 0, 1)
@@ -175,7 +175,7 @@ def rank_lists(run: LoadedRun, requests: Sequence[ListRequest]) -> list[list[Ent
         known_lists = iter(_rank(run, fitted.scorer, user_idx, known))
     if new:
         histories = _csr([_history(run, request) for request in new], len(run.items.ids))
-        scorer = ByHistory(fitted.by_items, histories, fitted.fallback)
+        scorer = ByHistory(fitted.model, histories, fitted.fallback)
         new_lists = iter(_rank(run, scorer, np.arange(len(new), dtype=np.int32), new))
     return [next(known_lists if one.history is None else new_lists) for one in requests]
 

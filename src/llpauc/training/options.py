@@ -79,7 +79,6 @@ class TrainingOptions:
         patience: validations without improvement before training stops.
         seed: of the initial vectors, the order of events and the negatives.
         device: cpu, or a device of torch such as cuda.
-        share: batches that share one propagation of lightgcn; more is faster and less exact.
         half_life: age at which an event is drawn half as often: seconds where events have
             timestamps, else events; by default every event is used once per epoch.
         shard: divide the tables among the processes that torchrun started, instead of a copy in
@@ -101,7 +100,6 @@ class TrainingOptions:
     patience: Count = 5
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 0
     device: str = "cpu"
-    share: Count = 1
     half_life: Positive | None = None
     shard: bool = False
 

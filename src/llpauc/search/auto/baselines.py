@@ -30,9 +30,11 @@ def run_baselines(contest: Contest) -> None:
     contest.moving = choose_recency(before(contest.split, "test"))
     asked = ["itemknn", "ease"]
     if contest.split.train.timestamps is not None or contest.moving.has_drift:
-        asked.insert(0, "recent")
+        asked.insert(0, "recent_popularity")
     else:
-        contest.left_out["recent"] = "the data have no times, and their order tells nothing"
+        contest.left_out["recent_popularity"] = (
+            "the data have no times, and their order tells nothing"
+        )
     for model in asked:
         if contest.stop:
             return
@@ -74,7 +76,7 @@ def _run_baseline(contest: Contest, candidate: Candidate) -> Entry:
     ended = clock()
     chosen = {k: v for k, v in fitted.fitted_params.items() if k in ("half_life", "by")}
     told = ""
-    if candidate.model == "recent" and contest.moving is not None:
+    if candidate.model == "recent_popularity" and contest.moving is not None:
         told = str(contest.moving)
         if not contest.moving.has_drift:
             candidate = replace(candidate, why="recent events tell no more here: as popularity")

@@ -177,7 +177,7 @@ class Candidate:
 
 BASELINE_WHY = {
     "popularity": "the same list for all: the items with the most users",
-    "recent": "the same, recent events weighing more",
+    "recent_popularity": "the same, recent events weighing more",
     "itemknn": "items like those a user has",
     "ease": "a linear item-item model in closed form",
 }
@@ -269,12 +269,16 @@ def variants(
 def work(settings: Mapping[str, Any], train: Interactions) -> float:
     """Multiplications of an epoch, to the leading terms: good for ratios of settings."""
     columns = settings["negatives"]
-    if settings.get("sampler") in ("all", "shared"):
-        columns = train.n_items if settings["sampler"] == "all" else min(columns, train.n_items)
+    if settings.get("sampler") in ("all-items", "shared"):
+        columns = (
+            train.n_items if settings["sampler"] == "all-items" else min(columns, train.n_items)
+        )
     dims = int(settings["dimensions"])
     total: float = len(train) * (columns + 2.0) * dims
     if settings["model"] == "lightgcn":
         # Each batch propagates over all edges, forth and back; sparse products run at half speed.
-        steps = math.ceil(len(train) / settings["batch_size"]) / settings.get("share", 1)
+        steps = math.ceil(len(train) / settings["batch_size"]) / settings.get(
+            "propagation_interval", 1
+        )
         total += 2 * steps * settings["layers"] * 4.0 * len(train) * dims
     return total

@@ -19,9 +19,9 @@ from typing import Any
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError, choose, listing
 from llpauc.losses import LOSSES, Suggestion, suggest_alpha_beta
-from llpauc.models.embedding import EmbeddingOptions
 from llpauc.models.registry import MODELS, trained_models
-from llpauc.recommend.parameters import plan
+from llpauc.options import options_of
+from llpauc.recommend.parameters import foreign_options, plan
 from llpauc.recommend.recipes import PAPER_GRID, with_loss
 from llpauc.training import TrainingOptions
 
@@ -49,7 +49,7 @@ OF_ALL: Space = {
     "batch_size": (128, 1024),
     "lr": Range(3e-4, 3e-2),
     "weight_decay": (0.0, 1e-6, 1e-5, 1e-4, 1e-3),
-    "sampler": ("uniform", "popularity", "shared", "all"),
+    "sampler": ("uniform", "popularity", "shared", "all-items"),
     "negatives": (30, 100, 300, 1000),
 }
 OF_LOSSES: Space = {  # alpha and beta come from the data
@@ -70,9 +70,11 @@ GRIDS: dict[str, Space] = {"paper": dict(PAPER_GRID)}
 
 _ALL_ITEMS_UP_TO = 5000  # items; beyond, scoring all of them at every step is too slow to search
 _AROUND = 3.0  # a range of shares goes by this factor beyond its starting points
-_NO_NEGATIVES = ("all", "in-batch")  # samplers that draw none
+_NO_NEGATIVES = ("all-items", "in-batch")  # samplers that draw none
 _GENERAL = {
-    f.name for kind in (EmbeddingOptions, TrainingOptions) for f in dataclasses.fields(kind)
+    name
+    for definition in (*(MODELS[model].Options for model in trained_models()), TrainingOptions)
+    for name in options_of(definition)
 }
 _OF_THE_STUDY = ("seed", "device", "valid_metric", "valid_every", "epochs", "patience")
 
@@ -89,7 +91,7 @@ def usual_space(
     """
     space: Space = {"model": tuple(models), "loss": tuple(losses), **OF_ALL}
     if train.n_items > _ALL_ITEMS_UP_TO:
-        space["sampler"] = tuple(name for name in OF_ALL["sampler"] if name != "all")  # type: ignore[union-attr]
+        space["sampler"] = tuple(name for name in OF_ALL["sampler"] if name != "all-items")  # type: ignore[union-attr]
     if "lightgcn" in models:
         space |= OF_LIGHTGCN
     own = {**_shares(train, k), **OF_LOSSES}
@@ -98,7 +100,7 @@ def usual_space(
 
 def _shares(train: Interactions, k: int) -> Space:
     """alpha and beta: from a third of the least starting point to three times the greatest."""
-    found, usual = suggest_alpha_beta(train, k), plan("llpauc", {}).loss_parameters
+    found, usual = suggest_alpha_beta(train, k), plan("mf", "llpauc", {}).loss_parameters
     starts = {
         "alpha": (usual["alpha"], found.alpha),
         "beta": (usual["beta"], found.beta, found.beta_measured),
@@ -128,7 +130,7 @@ def holding(space: Space, point: Point) -> Space:
     for name, value in point.items():
         held = space.get(name)
         if held is None:
-            held = (_default(name, {"loss": point["loss"]}),)
+            held = (_default(name, {"model": point["model"], "loss": point["loss"]}),)
         if isinstance(held, Range):
             wider[name] = Range(min(held.low, value), max(held.high, value))
         else:
@@ -203,14 +205,14 @@ def check_space(space: Space) -> None:
     """Refuse a parameter nobody has, and a value that is out of its parameter's range."""
     for loss, model in itertools.product(_choices(space, "loss"), _choices(space, "model")):
         start = usual_point(space, model=model, loss=loss)
-        plan(loss, settings_of(start))
+        plan(model, loss, settings_of(start))
         for name, values in space.items():
             if name in start:
                 ends = (values.low, values.high) if isinstance(values, Range) else values
                 for value in ends:
                     point = {**start, name: value}
                     kept = {n: v for n, v in point.items() if n == name or applies(n, point)}
-                    plan(kept["loss"], settings_of(kept))
+                    plan(kept["model"], kept["loss"], settings_of(kept))
     known = _GENERAL.union(*(_parameters(loss) for loss in _choices(space, "loss")))
     unknown = [name for name in space if name not in known | {"model", "loss"}]
     if unknown:
@@ -245,10 +247,8 @@ def applies(name: str, chosen: Mapping[str, Any]) -> bool:
         return soft or name in _parameters(loss)
     if name == "negatives":
         return chosen.get("sampler") not in _NO_NEGATIVES
-    if name in ("layers", "share"):
-        return bool(chosen["model"] == "lightgcn")
-    if name == "item_bias":
-        return bool(chosen["model"] != "lightgcn")
+    if name in foreign_options(chosen["model"]):
+        return False
     return name in _GENERAL or name in _parameters(loss)
 
 
@@ -290,12 +290,12 @@ def _default(name: str, point: Point) -> Any:
     if "loss" not in point:
         return None
     own = _parameters(point["loss"])
-    made = plan(point["loss"], {"score": point.get("score")})
+    made = plan(point["model"], point["loss"], {"score": point.get("score")})
     if name in made.loss_parameters:
         return made.loss_parameters[name]
     if name in own:
         return own[name].default
-    return {**dataclasses.asdict(made.embedding), **dataclasses.asdict(made.fit)}.get(name)
+    return made.parameters().get(name)
 
 
 def _nearest(values: Values, wanted: Any) -> Any:

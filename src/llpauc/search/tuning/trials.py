@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from llpauc.data.interactions import Split
 from llpauc.errors import InputError
-from llpauc.models.embedding import EMBEDDING_MODELS
 from llpauc.recommend.parameters import plan
 from llpauc.search.tuning.space import Point, Space, settings_of, suggest
 from llpauc.training import Diverged, Epoch, fit
@@ -109,10 +108,15 @@ def run_trial(
 
     try:
         point = suggest(trial, space)
-        made = plan(point["loss"], {**settings_of(point), **fixed})
-        model = EMBEDDING_MODELS[point["model"]](split.train, made.embedding, made.fit.seed)
+        made = plan(point["model"], point["loss"], {**settings_of(point), **fixed})
+        model = made.new_network(split.train)
         history = fit(
-            model, made.make_loss(), split, made.fit, on_batch=on_batch, on_epoch=on_epoch
+            model,
+            made.make_loss(),
+            split,
+            made.training_options(),
+            on_batch=on_batch,
+            on_epoch=on_epoch,
         )
     except _Stop as why:
         return ended(str(why), signal=stop.signal if stop else None)

@@ -161,7 +161,9 @@ def tune(split: Split, tuning: Tuning, tell: Callable[[Step], None] = lambda ste
     check_installed()
     begun = time.time()
     split = validation_split(split, tuning.hold_out, tuning.seed)
-    popularity = evaluate(Popularity(split.train), split, on="valid", metrics=[tuning.metric])
+    popularity = evaluate(
+        Popularity.scorer_of(split.train), split, on="valid", metrics=[tuning.metric]
+    )
     baseline = popularity.mean(next(iter(popularity.values)))
     if math.isnan(baseline):
         raise InputError(
