@@ -13,114 +13,15 @@ from llpauc.losses.registry import LOSSES, make_loss
 from llpauc.options import lazy_exports
 
 if TYPE_CHECKING:
-    from llpauc.losses.base import Context, Diagnostics, Loss, row_mean, row_sum
-    from llpauc.losses.lambdaloss import (
-        ARPLoss2,
-        LambdaRankLoss,
-        NDCGLoss1,
-        NDCGLoss2,
-        candidate_ranks,
-        lambda_loss,
-    )
-    from llpauc.losses.minimax import attach, minimax_optimizer, minimax_parameter_groups
-    from llpauc.losses.objective import (
-        INITIAL_VARIABLES,
-        Settings,
-        Variables,
-        exact_saddle,
-        hard_llpauc,
-        llpauc_objective,
-        llpauc_value_and_grads,
-    )
-    from llpauc.losses.pairwise import (
-        BPRLoss,
-        DNSLoss,
-        SoftmaxVLoss,
-        bpr_loss,
-        dns_loss,
-        softmax_v_loss,
-    )
-    from llpauc.losses.partial_auc import AUCLoss, LLPAUCLoss, OPAUCLoss
-    from llpauc.losses.pointwise import (
-        BCELoss,
-        CCLLoss,
-        RCELoss,
-        TCELoss,
-        bce_loss,
-        ccl_loss,
-        rce_loss,
-        tce_loss,
-    )
-    from llpauc.losses.softmax import (
-        BSLLoss,
-        PSLLoss,
-        SCELoss,
-        SLAtKLoss,
-        SLLoss,
-        bsl_loss,
-        psl_loss,
-        sce_loss,
-        sl_at_k_loss,
-        sl_loss,
-        top_k_quantiles,
-    )
-    from llpauc.losses.suggest import Suggestion, suggest_alpha_beta
-
-__all__ = [
-    "ARPLoss2",
-    "AUCLoss",
-    "BCELoss",
-    "BPRLoss",
-    "BSLLoss",
-    "CCLLoss",
-    "Context",
-    "DNSLoss",
-    "Diagnostics",
-    "INITIAL_VARIABLES",
-    "LLPAUCLoss",
-    "LOSSES",
-    "LambdaRankLoss",
-    "Loss",
-    "NDCGLoss1",
-    "NDCGLoss2",
-    "OPAUCLoss",
-    "PSLLoss",
-    "RCELoss",
-    "SCELoss",
-    "SLAtKLoss",
-    "SLLoss",
-    "Settings",
-    "SoftmaxVLoss",
-    "Suggestion",
-    "TCELoss",
-    "Variables",
-    "attach",
-    "bce_loss",
-    "bpr_loss",
-    "bsl_loss",
-    "candidate_ranks",
-    "ccl_loss",
-    "dns_loss",
-    "exact_saddle",
-    "hard_llpauc",
-    "lambda_loss",
-    "llpauc_objective",
-    "llpauc_value_and_grads",
-    "make_loss",
-    "minimax_optimizer",
-    "minimax_parameter_groups",
-    "psl_loss",
-    "rce_loss",
-    "row_mean",
-    "row_sum",
-    "sce_loss",
-    "sl_at_k_loss",
-    "sl_loss",
-    "softmax_v_loss",
-    "suggest_alpha_beta",
-    "tce_loss",
-    "top_k_quantiles",
-]
+    from llpauc.losses.base import *
+    from llpauc.losses.lambdaloss import *
+    from llpauc.losses.minimax import *
+    from llpauc.losses.objective import *
+    from llpauc.losses.pairwise import *
+    from llpauc.losses.partial_auc import *
+    from llpauc.losses.pointwise import *
+    from llpauc.losses.softmax import *
+    from llpauc.losses.suggest import *
 
 _NAMES = {
     "base": "Context Diagnostics Loss row_mean row_sum",
@@ -135,6 +36,7 @@ _NAMES = {
     " bsl_loss psl_loss sce_loss sl_at_k_loss sl_loss top_k_quantiles",
     "suggest": "Suggestion suggest_alpha_beta",
 }
-__getattr__ = lazy_exports(
-    __name__, {name: module for module, names in _NAMES.items() for name in names.split()}
-)
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = ["LOSSES", "make_loss", *_MODULES]
+__getattr__ = lazy_exports(__name__, _MODULES)

@@ -24,7 +24,9 @@ Floats = npt.NDArray[np.float32]
 Keep = npt.NDArray[np.bool_]
 
 # Sums may be re-associated into vector lanes and multiplications fused; NaN and infinity keep
-# their meaning, so that invalid scores are counted.
+# their meaning, so that invalid scores are counted. Functions with these flags are always inlined:
+# of several compiled copies, which round differently, the linker would choose another one when the
+# caller comes from Numba's cache.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 _BLOCK = 1024  # float32 sums run over this many entries before they go into a float64
 _CHUNK = 32768  # entries that a thread takes at a time
@@ -76,7 +78,7 @@ def log1p_to_1(q: np.float32) -> np.float32:
 # Shifts: h+ = -(a + 1 + gamma) and h- = 1 + gamma - b. Constants: a^2 - h+^2 and b^2 - h-^2.
 
 
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _soft_block(x, keep, gradient, shift, weight, curve, offset):
     """Sums of r, w, w f and of invalid scores over one block; writes the gradient."""
     sum_r, sum_w, sum_wf, invalid = ZERO, ZERO, ZERO, ZERO
@@ -101,7 +103,7 @@ def _soft_block(x, keep, gradient, shift, weight, curve, offset):
     return sum_r, sum_w, sum_wf, invalid
 
 
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _plain_block(x, keep, gradient, shift, weight):
     """The same without selection: every w is 1; sums of (f + shift)^2, 1, f and invalid scores."""
     sum_square, count, sum_f, invalid = ZERO, ZERO, ZERO, ZERO
@@ -122,43 +124,29 @@ def _plain_block(x, keep, gradient, shift, weight):
 
 
 @njit(nogil=True, cache=True)
-def _side_serial(x, keep, gradient, shift, weight, curve, offset, select):
+def _side(x, keep, gradient, sums, shift, weight, curve, offset, select):
+    """Add the sums of all blocks to `sums`, (4,) float64."""
     shift, weight = np.float32(shift), np.float32(weight)
     curve, offset = np.float32(curve), np.float32(offset)
-    a, b, c, invalid = 0.0, 0.0, 0.0, 0.0
     for low in range(0, x.shape[0], _BLOCK):
         high = min(low + _BLOCK, x.shape[0])
         part = None if keep is None else keep[low:high]
         if select:
-            sums = _soft_block(x[low:high], part, gradient[low:high], shift, weight, curve, offset)
+            block = _soft_block(x[low:high], part, gradient[low:high], shift, weight, curve, offset)
         else:
-            sums = _plain_block(x[low:high], part, gradient[low:high], shift, weight)
-        a += sums[0]
-        b += sums[1]
-        c += sums[2]
-        invalid += sums[3]
-    return a, b, c, invalid
+            block = _plain_block(x[low:high], part, gradient[low:high], shift, weight)
+        for i in range(4):
+            sums[i] += block[i]
 
 
 @njit(nogil=True, parallel=True, cache=True)
-def _side_parallel(x, keep, gradient, shift, weight, curve, offset, select):
-    chunks = (x.shape[0] + _CHUNK - 1) // _CHUNK
-    sums = np.empty((chunks, 4))
-    for i in prange(chunks):
+def _side_parallel(x, keep, gradient, sums, *coefficients):
+    """Write the sums of each chunk to a row of `sums`."""
+    for i in prange(len(sums)):
         low = i * _CHUNK
         high = min(low + _CHUNK, x.shape[0])
         part = None if keep is None else keep[low:high]
-        a, b, c, invalid = _side_serial(
-            x[low:high], part, gradient[low:high], shift, weight, curve, offset, select
-        )
-        sums[i, 0], sums[i, 1], sums[i, 2], sums[i, 3] = a, b, c, invalid
-    a, b, c, invalid = 0.0, 0.0, 0.0, 0.0
-    for i in range(chunks):
-        a += sums[i, 0]
-        b += sums[i, 1]
-        c += sums[i, 2]
-        invalid += sums[i, 3]
-    return a, b, c, invalid
+        _side(x[low:high], part, gradient[low:high], sums[i], *coefficients)
 
 
 @njit(nogil=True, cache=True)
@@ -192,7 +180,8 @@ def _with_positives(
     """The pass over the positives, and the sum of the two sides."""
     plus = (len(pos), -1.0, alpha, a, -(a + 1.0 + gap), pos_threshold, sharpness)
     minus = (n_neg, 1.0, beta, b, 1.0 + gap - b, neg_threshold, sharpness)
-    pos_sums = _side_serial(pos, None, d_pos, *_coefficients(*plus))
+    pos_sums = np.zeros(4)
+    _side(pos, None, d_pos, pos_sums, *_coefficients(*plus))
     pos_term, pos_weight, pos_f, d_pos_threshold = _side_term(pos_sums, *plus)
     neg_term, neg_weight, neg_f, d_neg_threshold = _side_term(neg_sums, *minus)
     stretch = 1.0 + gap_penalty
@@ -233,12 +222,16 @@ def llpauc_kernel(
     """
     _, b, gap, _, threshold = variables
     _, beta, sharpness, _ = settings
+    side = (neg.reshape(-1), None if keep is None else keep.reshape(-1), d_neg.reshape(-1))
+    coefficients = _coefficients.py_func(n_neg, 1.0, beta, b, 1.0 + gap - b, threshold, sharpness)
     # Not from within a kernel: Numba confuses parallel kernels that a cached one calls.
-    run = _side_serial if neg.size < MIN_PARALLEL else _side_parallel
-    neg_sums = run(
-        neg.reshape(-1), None if keep is None else keep.reshape(-1), d_neg.reshape(-1),
-        *_coefficients.py_func(n_neg, 1.0, beta, b, 1.0 + gap - b, threshold, sharpness),
-    )  # fmt: skip
+    if neg.size < MIN_PARALLEL:
+        neg_sums = np.zeros(4)
+        _side(*side, neg_sums, *coefficients)
+    else:
+        sums = np.zeros((-(-neg.size // _CHUNK), 4))
+        _side_parallel(*side, sums, *coefficients)
+        neg_sums = sums.cumsum(axis=0)[-1]  # chunk after chunk
     result: tuple[float, float, float, float, float, float, int, int] = _with_positives(
         pos, d_pos, neg_sums, n_neg, *variables, *settings
     )
@@ -354,7 +347,7 @@ def _softplus_row(threshold, neg, keep, weight, d_neg):
     return value, slopes, invalid
 
 
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _softplus_block(threshold, neg, keep, weight, d_neg):
     value, slopes, invalid = ZERO, ZERO, ZERO
     for j in range(len(neg)):
@@ -371,7 +364,7 @@ def _softplus_block(threshold, neg, keep, weight, d_neg):
     return value, slopes, invalid
 
 
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _softmax_row(pos, neg, keep, sharpness, with_positive, weight, d_neg):
     """log sum_j exp(k s_j) - k s_i with k the sharpness; the gradient times `weight`."""
     top, invalid = -LARGEST, ZERO

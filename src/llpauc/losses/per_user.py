@@ -209,9 +209,9 @@ def _solve_row(pos, neg, keep, f, beta, sharpness):
     least, most, n, invalid = _sigmoid_row(neg, keep, f)
     if n == 0 or invalid > 0:
         return 0.0, ZERO, n, invalid
-    if beta == 1.0:
-        return _sum_squares(f, keep, rest) / n, ZERO, n, invalid
     kappa = np.float32(sharpness)
+    if beta == 1.0:
+        return _sum_blocks(f, keep, rest, kappa, ZERO, False) / n, ZERO, n, invalid
     target = beta * n
     # Every weight is at least that of the smallest pair and at most that of the largest.
     reach = math.log(beta / (1.0 - beta)) / sharpness
@@ -232,7 +232,7 @@ def _solve_row(pos, neg, keep, f, beta, sharpness):
         else:
             high = at
         at = at + step if low < at + step < high else 0.5 * (low + high)
-    hinges = _sum_hinges(f, keep, rest, kappa, np.float32(at))
+    hinges = _sum_blocks(f, keep, rest, kappa, np.float32(at), True)
     return at + hinges / (sharpness * target), np.float32(at), n, invalid
 
 
@@ -267,7 +267,7 @@ def _sigmoid_slope(x):
     return e * part * part
 
 
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _sigmoid_row(x, keep, f):
     """Write sigmoid to `f`; smallest, largest and number of those that count, invalid scores."""
     least, most, n, invalid = ONE, ZERO, 0, ZERO
@@ -282,7 +282,7 @@ def _sigmoid_row(x, keep, f):
     return least, most, n, invalid
 
 
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _sum_weights(f, keep, rest, kappa, threshold):
     """The sum of the weights, and of w (1 - w)."""
     weight, slope = ZERO, ZERO
@@ -297,16 +297,19 @@ def _sum_weights(f, keep, rest, kappa, threshold):
 
 
 @njit(nogil=True, cache=True)
-def _sum_hinges(f, keep, rest, kappa, threshold):
-    """The sum of softplus(kappa (d - threshold)), in float64 over blocks of float32."""
+def _sum_blocks(f, keep, rest, kappa, threshold, select):
+    """The sum of softplus(kappa (d - threshold)), or of d, in float64 over blocks of float32."""
     total = 0.0
     for low in range(0, len(f), _BLOCK):
         part = None if keep is None else keep[low : low + _BLOCK]
-        total += _hinge_block(f[low : low + _BLOCK], part, rest, kappa, threshold)
+        if select:
+            total += _hinge_block(f[low : low + _BLOCK], part, rest, kappa, threshold)
+        else:
+            total += _square_block(f[low : low + _BLOCK], part, rest)
     return total
 
 
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _hinge_block(f, keep, rest, kappa, threshold):
     total = ZERO
     for j in range(len(f)):
@@ -318,17 +321,7 @@ def _hinge_block(f, keep, rest, kappa, threshold):
     return np.float64(total)
 
 
-@njit(nogil=True, cache=True)
-def _sum_squares(f, keep, rest):
-    """The sum of d, without selection."""
-    total = 0.0
-    for low in range(0, len(f), _BLOCK):
-        part = None if keep is None else keep[low : low + _BLOCK]
-        total += _square_block(f[low : low + _BLOCK], part, rest)
-    return total
-
-
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _square_block(f, keep, rest):
     total = ZERO
     for j in range(len(f)):
@@ -338,7 +331,7 @@ def _square_block(f, keep, rest):
     return np.float64(total)
 
 
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _neg_grads(x, f, keep, rest, kappa, threshold, scale):
     """Replace each f by the gradient of its score; the sum of the gradients by f is returned."""
     total = ZERO
@@ -351,7 +344,7 @@ def _neg_grads(x, f, keep, rest, kappa, threshold, scale):
     return total
 
 
-@njit(fastmath=FAST, error_model="numpy", nogil=True, cache=True)
+@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _plain_neg_grads(x, f, keep, rest, scale):
     """The same without selection."""
     total = ZERO
