@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 
 import numpy as np
@@ -12,16 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llpauc.errors import InputError
-from llpauc.metrics import (
-    best_precision_bounds,
-    best_recall_bounds,
-    llpauc_score,
-    opauc_precision_bounds,
-    opauc_recall_bounds,
-    opauc_score,
-    precision_bounds,
-    recall_bounds,
-)
+from llpauc.metrics import llpauc_score, opauc_score, precision_bounds, recall_bounds
 
 SIZES = [
     (n_pos, n_neg, k)
@@ -47,14 +38,14 @@ def all_rankings(n_pos: int, n_neg: int, k: int) -> np.ndarray:
 def test_tight_bounds_are_true_and_tight(n_pos: int, n_neg: int, k: int) -> None:
     by_llpauc, by_opauc, hits = all_rankings(n_pos, n_neg, k).T
     size = {"n_pos": n_pos, "n_neg": n_neg, "k": k}
-    for pairs, bounds in ((by_llpauc, recall_bounds), (by_opauc, opauc_recall_bounds)):
+    for pairs, bounds in ((by_llpauc, recall_bounds), (by_opauc, partial(recall_bounds, None))):
         lower, upper = bounds(pairs / (n_pos * n_neg), **size)
         for count in np.unique(pairs):
             here = pairs == count
             # Both ends occur, for every value the area can take, whatever n+, n- and K are.
             assert lower[here][0] == pytest.approx(hits[here].min() / n_pos, abs=1e-15)
             assert upper[here][0] == pytest.approx(hits[here].max() / n_pos, abs=1e-15)
-    best = best_recall_bounds(by_llpauc / (n_pos * n_neg), by_opauc / (n_pos * n_neg), **size)
+    best = recall_bounds(by_llpauc / (n_pos * n_neg), by_opauc / (n_pos * n_neg), **size)
     assert np.all(best.lower <= hits / n_pos + 1e-15)
     assert np.all(best.upper >= hits / n_pos - 1e-15)
 
@@ -81,7 +72,7 @@ def test_theorem_1_as_printed(n_pos: int, n_neg: int, k: int) -> None:
 def test_printed_forms_hold_and_are_never_tighter(n_pos: int, n_neg: int, k: int) -> None:
     by_llpauc, by_opauc, hits = all_rankings(n_pos, n_neg, k).T
     size = {"n_pos": n_pos, "n_neg": n_neg, "k": k}
-    for pairs, bounds in ((by_llpauc, recall_bounds), (by_opauc, opauc_recall_bounds)):
+    for pairs, bounds in ((by_llpauc, recall_bounds), (by_opauc, partial(recall_bounds, None))):
         area = pairs / (n_pos * n_neg)
         tight, printed = bounds(area, **size), bounds(area, form="printed", **size)
         assert np.all(printed.lower <= tight.lower)
@@ -98,7 +89,7 @@ def test_theorem_2_upper_part_holds(n_pos: int, n_neg: int, k: int) -> None:
     by_llpauc, by_opauc, _ = all_rankings(n_pos, n_neg, k).T / (n_pos * n_neg)
     for form in ("tight", "printed", "unrounded"):
         size = {"n_pos": n_pos, "n_neg": n_neg, "k": k, "form": form}
-        ours, theirs = recall_bounds(by_llpauc, **size), opauc_recall_bounds(by_opauc, **size)
+        ours, theirs = recall_bounds(by_llpauc, **size), recall_bounds(None, by_opauc, **size)
         assert np.all(ours.upper <= theirs.upper)
 
 
@@ -108,7 +99,7 @@ def test_theorem_2_lower_part_has_seventeen_counterexamples() -> None:
     broken = {}
     for form in ("unrounded", "tight", "printed"):
         ours = recall_bounds(by_llpauc / 36, n_pos=6, n_neg=6, k=4, form=form).lower
-        theirs = opauc_recall_bounds(by_opauc / 36, n_pos=6, n_neg=6, k=4, form=form).lower
+        theirs = recall_bounds(None, by_opauc / 36, n_pos=6, n_neg=6, k=4, form=form).lower
         broken[form] = int(np.sum(theirs > ours + 1e-9))
     assert broken == {"unrounded": 17, "tight": 2, "printed": 0}
 
@@ -120,9 +111,9 @@ def test_one_counterexample_from_its_scores() -> None:
     opauc = opauc_score(y, s, beta=4 / 6)
     size = {"n_pos": 6, "n_neg": 6, "k": 4}
     assert recall_bounds(llpauc, **size) == (2 / 6, 3 / 6)
-    assert opauc_recall_bounds(opauc, **size) == (3 / 6, 4 / 6)
-    assert best_recall_bounds(llpauc, opauc, **size) == (3 / 6, 3 / 6)
-    assert best_precision_bounds(llpauc, opauc, **size) == (3 / 4, 3 / 4)
+    assert recall_bounds(None, opauc, **size) == (3 / 6, 4 / 6)
+    assert recall_bounds(llpauc, opauc, **size) == (3 / 6, 3 / 6)
+    assert precision_bounds(llpauc, opauc, **size) == (3 / 4, 3 / 4)
 
 
 @given(data=st.data(), n_pos=st.integers(1, 60), n_neg=st.integers(1, 200), k=st.integers(1, 50))
@@ -140,15 +131,15 @@ def test_through_the_metric_with_ties_and_few_positives(
     size = {"n_pos": n_pos, "n_neg": n_neg, "k": k}
     for lower, upper in (
         recall_bounds(llpauc, **size),
-        opauc_recall_bounds(opauc, **size),
-        best_recall_bounds(llpauc, opauc, **size),
+        recall_bounds(None, opauc, **size),
+        recall_bounds(llpauc, opauc, **size),
     ):
         assert lower - 1e-12 <= y[top].sum() / n_pos <= upper + 1e-12
         assert lower - 1e-12 <= y[kindest].sum() / n_pos
     for lower, upper in (
         precision_bounds(llpauc, **size),
-        opauc_precision_bounds(opauc, **size),
-        best_precision_bounds(llpauc, opauc, **size),
+        precision_bounds(None, opauc, **size),
+        precision_bounds(llpauc, opauc, **size),
     ):
         assert lower - 1e-12 <= y[top].sum() / k <= upper + 1e-12
 
@@ -186,10 +177,14 @@ def test_arrays_and_undefined_users() -> None:
 @pytest.mark.parametrize(
     ("area", "size", "message"),
     [
-        (0.1, {}, "llpauc 0.1 times 36 pairs is no whole number; give the raw strict area of one"),
+        (
+            0.1,
+            {},
+            "llpauc 0.1 times 36 pairs is not a whole number; give the raw strict area of one",
+        ),
         ([0.0, 0.1], {}, "llpauc 0.1 times 36 pairs"),
         (-1 / 36, {}, r"outside \[0, 0.444444\]"),
-        (17 / 36, {}, r"outside \[0, 0.444444\].*compute it with these shares"),
+        (17 / 36, {}, r"outside \[0, 0.444444\].*compute it at these fractions"),
         (0.0, {"n_pos": 0}, "n_pos must be a whole number of at least 1, got 0"),
         (0.0, {"n_neg": 0}, "n_neg must be a whole number of at least 1, got 0"),
         (0.0, {"n_pos": 2.5}, "got 2.5"),
@@ -202,3 +197,8 @@ def test_bad_input(area: object, size: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         recall_bounds(area, **{"n_pos": 6, "n_neg": 6, "k": 4, **size})  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+def test_recall_bounds_without_an_area_raises() -> None:
+    with pytest.raises(InputError, match="give llpauc, opauc or both"):
+        recall_bounds(n_pos=6, n_neg=6, k=4)

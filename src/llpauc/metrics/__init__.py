@@ -1,14 +1,6 @@
-"""Metrics: top-K on hits, exact partial AUCs on scores, and what the second say about the first."""
+"""Metrics: top-K on hits, exact partial AUCs on scores, and bounds between the two."""
 
-from llpauc.metrics.bounds import (
-    Bounds,
-    best_precision_bounds,
-    best_recall_bounds,
-    opauc_precision_bounds,
-    opauc_recall_bounds,
-    precision_bounds,
-    recall_bounds,
-)
+from llpauc.metrics.bounds import Bounds, precision_bounds, recall_bounds
 from llpauc.metrics.names import METRIC_NAMES, Metric, parse_metric, split_names
 from llpauc.metrics.pair_counts import PairCounts, count_above_row, negatives_above
 from llpauc.metrics.partial_auc import (
@@ -36,16 +28,12 @@ __all__ = [
     "PairCounts",
     "auc_score",
     "average_precision",
-    "best_precision_bounds",
-    "best_recall_bounds",
     "count_above_row",
     "hit_rate",
     "llpauc_score",
     "mrr",
     "ndcg",
     "negatives_above",
-    "opauc_precision_bounds",
-    "opauc_recall_bounds",
     "opauc_score",
     "parse_metric",
     "partial_auc_from_counts",

@@ -1,4 +1,4 @@
-"""What a partial AUC says about Recall@K and Precision@K of the same user.
+"""Bounds on Recall@K and Precision@K of a user from a partial AUC of the same user.
 
 Symbols, per user:
 
@@ -7,26 +7,25 @@ Symbols, per user:
 | n+, n- | `n_pos`, `n_neg` | positives and negatives |
 | K | `k` | length of the list |
 | - | C, `count` | pairs won: n+ n- LLPAUC(K/n+, K/n-), or n+ n- OPAUC(K/n-); an integer |
-| - | P, `positives` | positives that C looks at: min(K, n+) for LLPAUC, n+ for OPAUC |
+| - | P, `positives` | positives that C counts: min(K, n+) for LLPAUC, n+ for OPAUC |
 | - | i | positives in the top K: Recall@K = i/n+, Precision@K = i/K |
 
-**Why.** Given i, C is smallest when the top K is K-i negatives, then i positives, and every other
-positive stands last; largest when the i positives come first and the P-i others directly behind the
-top K. With n- >= K that reads
+**Proof.** Given i, C is smallest when the top K is K-i negatives, then i positives, and every other
+positive is last; largest when the i positives come first and the P-i others directly after the top
+K. With n- >= K this gives
 
     i^2 <= C <= i (K + P - i)
 
-and since swapping two neighbours changes C by at most 1, every C between is reached. So i is at
+and since swapping two neighbours changes C by at most 1, every C in between occurs. So i is at
 least the smallest whole number whose right side reaches C, and at most floor(sqrt(C)); both ends
 occur for every possible C ("tight"). Where n- < K, with d = K - n- the same argument gives
 i (i - d) <= C <= i (K + P - i) - P d, used here too.
 
-**Departs from the paper.** Theorem 1 asks for n+ > K, rare in real data. The bounds above need
-no such thing: where n+ <= K, alpha is clipped to 1 (P = n+) and LLPAUC is OPAUC. Theorem 2, that
-LLPAUC's bounds are always tighter than OPAUC's, is false as printed for the lower bound: see
-`best_recall_bounds`.
+**Departs from the paper.** Theorem 1 requires n+ > K, rare in real data. The bounds above do not:
+where n+ <= K, alpha is clipped to 1 (P = n+) and LLPAUC is OPAUC. Theorem 2, that LLPAUC's bounds
+are always tighter than OPAUC's, is false as printed for the lower bound: see `recall_bounds`.
 
-**Ties.** C counts a tied pair as lost, so it belongs to the list that puts tied negatives first.
+**Ties.** C counts a tied pair as lost, so it describes the list with tied negatives first.
 The lower bounds hold for every way to break ties, the upper bounds for that one.
 """
 
@@ -43,7 +42,7 @@ Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 Form = Literal["tight", "printed", "unrounded"]
 
-# n+ n- LLPAUC is a whole number but for the rounding of one division and one product.
+# n+ n- LLPAUC is a whole number up to the rounding of one division and one product.
 _TOLERANCE = 1e-6
 
 
@@ -55,141 +54,102 @@ class Bounds(NamedTuple):
 
 
 def recall_bounds(
-    llpauc: npt.ArrayLike,
+    llpauc: npt.ArrayLike | None = None,
+    opauc: npt.ArrayLike | None = None,
     *,
     n_pos: npt.ArrayLike,
     n_neg: npt.ArrayLike,
     k: int,
     form: Form = "tight",
 ) -> Bounds:
-    """Bounds on Recall@K from LLPAUC(K/n+, K/n-) (Theorem 1), with C = n+ n- LLPAUC:
+    """Bounds on Recall@K from LLPAUC(K/n+, K/n-), from OPAUC(K/n-), or the better of both.
+
+    From LLPAUC (Theorem 1), with C = n+ n- LLPAUC:
 
         tight     ceil(K - sqrt(K^2 - C)) / n+   <= Recall@K <= floor(sqrt(C)) / n+
         printed   floor(K - sqrt(K^2 - C)) / n+  <= Recall@K <= ceil(sqrt(C)) / n+
 
+    From OPAUC, with C = n+ n- OPAUC and S = n+ + K:
+
+        tight     ceil((S - sqrt(S^2 - 4 C)) / 2) / n+  <= Recall@K <= min(K, floor(sqrt(C))) / n+
+        printed   floor((S - sqrt(S^2 - 4 C)) / 2) / n+ <= Recall@K <= ceil(sqrt(C)) / n+
+
+    From both: the larger lower bound and the smaller upper bound. LLPAUC's bounds are usually
+    tighter, its upper bound always. **Departs from the paper**, whose Theorem 2 states that they
+    always are: with n+ = n- = 6 and K = 4, 17 of the 924 rankings have an OPAUC lower bound above
+    LLPAUC's before rounding, 2 of them also in the tight form. One is `-++++++-----` (best rank
+    first): LLPAUC 12/36 gives at least 2 hits, OPAUC 18/36 at least 3, and there are 3.
+
     Args:
         llpauc: the raw area (not normalised, ties "strict") of one user or of each user, never a
             mean, at alpha = min(1, K/n+), beta = min(1, K/n-). NaN (no value) gives NaN.
+        opauc: likewise, at beta = min(1, K/n-).
         n_pos: positives of the user, >= 1; a number or one for each user.
         n_neg: negatives, likewise.
         k: length of the list, >= 1.
-        form: "tight" is the best possible and right for every n+ and n-; "printed" is the paper's,
-            rounded the other way: weaker, and true for n- >= K only; "unrounded" is the paper's
-            G_lower and G_higher before they are rounded.
+        form: "tight" is the best possible and holds for every n+ and n-; "printed" is the paper's,
+            rounded the other way: weaker, and valid for n- >= K only; "unrounded" is the paper's
+            G_lower and G_higher (H_lower and H_higher for OPAUC) before rounding.
 
-    Reference: Theorem 1, Eqs. (8) and (10).
+    Reference: Theorem 1, Eqs. (8) and (10); appendix, proof of Theorem 2.
 
     >>> recall_bounds(10 / 36, n_pos=6, n_neg=6, k=4)  # 2 or 3 of the 6
     Bounds(lower=0.3333333333333333, upper=0.5)
     >>> recall_bounds(10 / 36, n_pos=6, n_neg=6, k=4, form="printed")
     Bounds(lower=0.16666666666666666, upper=0.6666666666666666)
+    >>> recall_bounds(12 / 36, n_pos=6, n_neg=6, k=4).lower
+    0.3333333333333333
+    >>> recall_bounds(12 / 36, opauc=18 / 36, n_pos=6, n_neg=6, k=4).lower
+    0.5
     """
-    return _over(*_hits(llpauc, "llpauc", n_pos, n_neg, k, form), n_pos)
+    return _bounds(llpauc, opauc, n_pos, n_neg, k, form, n_pos)
 
 
 def precision_bounds(
-    llpauc: npt.ArrayLike,
+    llpauc: npt.ArrayLike | None = None,
+    opauc: npt.ArrayLike | None = None,
     *,
     n_pos: npt.ArrayLike,
     n_neg: npt.ArrayLike,
     k: int,
     form: Form = "tight",
 ) -> Bounds:
-    """Bounds on Precision@K from LLPAUC(K/n+, K/n-); arguments as in `recall_bounds`.
+    """Bounds on Precision@K; arguments as in `recall_bounds`.
 
     Reference: Theorem 1, Eqs. (9) and (10).
 
     >>> precision_bounds(10 / 36, n_pos=6, n_neg=6, k=4)
     Bounds(lower=0.5, upper=0.75)
     """
-    return _over(*_hits(llpauc, "llpauc", n_pos, n_neg, k, form), k)
+    return _bounds(llpauc, opauc, n_pos, n_neg, k, form, k)
 
 
-def opauc_recall_bounds(
-    opauc: npt.ArrayLike,
-    *,
+def _bounds(
+    llpauc: npt.ArrayLike | None,
+    opauc: npt.ArrayLike | None,
     n_pos: npt.ArrayLike,
     n_neg: npt.ArrayLike,
     k: int,
-    form: Form = "tight",
+    form: Form,
+    denominator: npt.ArrayLike,
 ) -> Bounds:
-    """Bounds on Recall@K from OPAUC(K/n-), with C = n+ n- OPAUC and S = n+ + K:
-
-        tight     ceil((S - sqrt(S^2 - 4 C)) / 2) / n+  <= Recall@K <= min(K, floor(sqrt(C))) / n+
-        printed   floor((S - sqrt(S^2 - 4 C)) / 2) / n+ <= Recall@K <= ceil(sqrt(C)) / n+
-
-    Arguments as in `recall_bounds`. Reference: appendix, proof of Theorem 2 (H_lower, H_higher).
-
-    >>> opauc_recall_bounds(10 / 36, n_pos=6, n_neg=6, k=4)
-    Bounds(lower=0.3333333333333333, upper=0.5)
-    """
-    return _over(*_hits(opauc, "opauc", n_pos, n_neg, k, form), n_pos)
-
-
-def opauc_precision_bounds(
-    opauc: npt.ArrayLike,
-    *,
-    n_pos: npt.ArrayLike,
-    n_neg: npt.ArrayLike,
-    k: int,
-    form: Form = "tight",
-) -> Bounds:
-    """Bounds on Precision@K from OPAUC(K/n-); see `opauc_recall_bounds`.
-
-    >>> opauc_precision_bounds(10 / 36, n_pos=6, n_neg=6, k=4)
-    Bounds(lower=0.5, upper=0.75)
-    """
-    return _over(*_hits(opauc, "opauc", n_pos, n_neg, k, form), k)
-
-
-def best_recall_bounds(
-    llpauc: npt.ArrayLike,
-    opauc: npt.ArrayLike,
-    *,
-    n_pos: npt.ArrayLike,
-    n_neg: npt.ArrayLike,
-    k: int,
-) -> Bounds:
-    """The better of both tight bounds on Recall@K: the larger lower, the smaller upper.
-
-    LLPAUC's are usually tighter, its upper bound always. **Departs from the paper**, whose
-    Theorem 2 says always: with n+ = n- = 6 and K = 4, 17 of the 924 rankings have an OPAUC lower
-    bound above LLPAUC's before rounding, 2 of them also in the tight form. One is `-++++++-----`
-    (best rank first): LLPAUC 12/36 says at least 2 hits, OPAUC 18/36 at least 3, and 3 there are.
-
-    Arguments as in `recall_bounds`, with `opauc` = OPAUC(K/n-).
-
-    >>> recall_bounds(12 / 36, n_pos=6, n_neg=6, k=4).lower
-    0.3333333333333333
-    >>> best_recall_bounds(12 / 36, 18 / 36, n_pos=6, n_neg=6, k=4).lower
-    0.5
-    """
-    by_llpauc = recall_bounds(llpauc, n_pos=n_pos, n_neg=n_neg, k=k)
-    by_opauc = opauc_recall_bounds(opauc, n_pos=n_pos, n_neg=n_neg, k=k)
-    return _better(by_llpauc, by_opauc)
-
-
-def best_precision_bounds(
-    llpauc: npt.ArrayLike,
-    opauc: npt.ArrayLike,
-    *,
-    n_pos: npt.ArrayLike,
-    n_neg: npt.ArrayLike,
-    k: int,
-) -> Bounds:
-    """The better of both tight bounds on Precision@K; see `best_recall_bounds`.
-
-    >>> best_precision_bounds(12 / 36, 18 / 36, n_pos=6, n_neg=6, k=4)
-    Bounds(lower=0.75, upper=0.75)
-    """
-    by_llpauc = precision_bounds(llpauc, n_pos=n_pos, n_neg=n_neg, k=k)
-    by_opauc = opauc_precision_bounds(opauc, n_pos=n_pos, n_neg=n_neg, k=k)
-    return _better(by_llpauc, by_opauc)
+    areas = {"llpauc": llpauc, "opauc": opauc}
+    hits = [
+        _hits(area, kind, n_pos, n_neg, k, form) for kind, area in areas.items() if area is not None
+    ]
+    if not hits:
+        raise InputError("give llpauc, opauc or both")
+    lower = np.maximum.reduce([least for least, _ in hits])
+    upper = np.minimum.reduce([most for _, most in hits])
+    below = np.where(np.isnan(lower), 1, denominator)
+    if lower.ndim == 0:
+        return Bounds(float(lower / below), float(upper / below))
+    return Bounds(lower / below, upper / below)
 
 
 def _hits(
     area: npt.ArrayLike,
-    kind: Literal["llpauc", "opauc"],
+    kind: str,
     n_pos: npt.ArrayLike,
     n_neg: npt.ArrayLike,
     k: int,
@@ -197,14 +157,14 @@ def _hits(
 ) -> tuple[Floats, Floats]:
     """Least and most positives in the top K; NaN where the area is NaN."""
     check_at_least("k", k, 1)
-    areas, given_pos, given_neg = np.broadcast_arrays(
+    areas, raw_pos, raw_neg = np.broadcast_arrays(
         np.asarray(area, np.float64), np.asarray(n_pos), np.asarray(n_neg)
     )
     shape = areas.shape
-    areas, given_pos, given_neg = areas.ravel(), given_pos.ravel(), given_neg.ravel()
+    areas, raw_pos, raw_neg = areas.ravel(), raw_pos.ravel(), raw_neg.ravel()
     known = ~np.isnan(areas)
-    pos = _at_least_one("n_pos", np.where(known, given_pos, k))
-    neg = _at_least_one("n_neg", np.where(known, given_neg, k))
+    pos = _at_least_one("n_pos", np.where(known, raw_pos, k))
+    neg = _at_least_one("n_neg", np.where(known, raw_neg, k))
     positives = np.minimum(k, pos) if kind == "llpauc" else pos
     count = _whole(kind, areas, pos * neg, positives * np.minimum(k, neg), known)
     least, most = choose(_FORMS, form, "form")(count, kind, pos, neg, k)
@@ -213,7 +173,7 @@ def _hits(
 
 
 def _tight(count: Counts, kind: str, pos: Counts, neg: Counts, k: int) -> tuple[Floats, Floats]:
-    length = np.minimum(k, pos + neg)  # a list cannot be longer than there are items
+    length = np.minimum(k, pos + neg)  # no list is longer than the catalogue
     lack = np.maximum(0, length - neg)
     positives = np.minimum(length, pos) if kind == "llpauc" else pos
     lower, upper = _roots(count, length, positives, lack)
@@ -238,8 +198,8 @@ def _unrounded(count: Counts, kind: str, pos: Counts, neg: Counts, k: int) -> tu
 def _roots(count: Counts, length: Counts, positives: Counts, lack: Counts) -> tuple[Floats, Floats]:
     """Where i (length + positives - i) - positives lack = count, and where i (i - lack) = count.
 
-    To be rounded as they are: IEEE's sqrt is correctly rounded, so below 2^53 (lists of up to some
-    10^7 items) the root of a whole number never lands on the wrong side of a whole number.
+    They can be rounded directly: IEEE's sqrt is correctly rounded, so below 2^53 (lists of up to
+    10^7 items) the root of a whole number is never on the wrong side of a whole number.
     """
     total = length + positives
     lower = (total - np.sqrt(total * total - 4 * (count + positives * lack))) / 2
@@ -269,26 +229,13 @@ def _whole(
     wrong = np.abs(won - count) > _TOLERANCE * np.maximum(1.0, count)
     if wrong.any():
         raise InputError(
-            f"{kind} {areas[wrong][0]} times {pairs[wrong][0]} pairs is no whole number; "
+            f"{kind} {areas[wrong][0]} times {pairs[wrong][0]} pairs is not a whole number; "
             f"give the raw strict area of one user, not a mean, a half-tie or a normalised value"
         )
     wrong = (count < 0) | (count > most)
     if wrong.any():
         raise InputError(
             f"{kind} {areas[wrong][0]} is outside [0, {(most / pairs)[wrong][0]:.6g}], "
-            f"its range at alpha = k/n_pos, beta = k/n_neg; compute it with these shares"
+            f"its range at alpha = k/n_pos, beta = k/n_neg; compute it at these fractions"
         )
     return count.astype(np.int64)
-
-
-def _over(lower: Floats, upper: Floats, bottom: npt.ArrayLike) -> Bounds:
-    below = np.where(np.isnan(lower), 1, bottom)
-    if lower.ndim == 0:
-        return Bounds(float(lower / below), float(upper / below))
-    return Bounds(lower / below, upper / below)
-
-
-def _better(one: Bounds, other: Bounds) -> Bounds:
-    lower = np.maximum(one.lower, other.lower)
-    upper = np.minimum(one.upper, other.upper)
-    return Bounds(float(lower), float(upper)) if np.ndim(lower) == 0 else Bounds(lower, upper)

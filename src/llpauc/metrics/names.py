@@ -1,4 +1,4 @@
-"""Metrics by name, as people write them: `recall@20`, `auc`, `llpauc(0.7,0.1)`."""
+"""Metrics by name: `recall@20`, `auc`, `llpauc(0.7,0.1)`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llpauc.errors import InputError, check_fraction, listing
 from llpauc.metrics.topk import TOPK_METRICS
 
-PARTIAL_AUC_SHARES: dict[str, tuple[str, ...]] = {
+PARTIAL_AUC_FRACTIONS: dict[str, tuple[str, ...]] = {
     "auc": (),
     "opauc": ("beta",),
     "llpauc": ("alpha", "beta"),
@@ -17,8 +17,8 @@ _RANK_DIGITS = 9
 METRIC_NAMES: tuple[str, ...] = (
     *(f"{family}@K" for family in TOPK_METRICS),
     *(
-        f"{family}({','.join(shares).upper()})" if shares else family
-        for family, shares in PARTIAL_AUC_SHARES.items()
+        f"{family}({','.join(fractions).upper()})" if fractions else family
+        for family, fractions in PARTIAL_AUC_FRACTIONS.items()
     ),
 )
 
@@ -30,10 +30,10 @@ class Metric:
     Args:
         family: a key of `TOPK_METRICS`, or "auc", "opauc", "llpauc".
         k: ranks that count; None for the partial AUCs.
-        alpha: share of best positives in (0, 1]; None for top-K metrics.
-        beta: share of best negatives in (0, 1]; None for top-K metrics.
+        alpha: fraction of the best positives in (0, 1]; None for top-K metrics.
+        beta: fraction of the best negatives in (0, 1]; None for top-K metrics.
 
-    AUC and OPAUC carry alpha = 1 (and beta = 1), so all three are LLPAUC(alpha, beta).
+    AUC and OPAUC have alpha = 1 (and beta = 1), so all three are LLPAUC(alpha, beta).
     """
 
     family: str
@@ -43,16 +43,16 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """The name in its one canonical spelling; `parse_metric` reads it back."""
+        """The canonical name; `parse_metric` reads it back."""
         if self.k is not None:
             return f"{self.family}@{self.k}"
-        shares = [getattr(self, share) for share in PARTIAL_AUC_SHARES[self.family]]
-        inside = ",".join(repr(share).removesuffix(".0") for share in shares)
-        return f"{self.family}({inside})" if shares else self.family
+        fractions = [getattr(self, name) for name in PARTIAL_AUC_FRACTIONS[self.family]]
+        inside = ",".join(repr(fraction).removesuffix(".0") for fraction in fractions)
+        return f"{self.family}({inside})" if fractions else self.family
 
 
 def parse_metric(name: str) -> Metric:
-    """The metric a name stands for; upper case and spaces do not matter.
+    """The metric of a name; case and spaces are ignored.
 
     >>> parse_metric("NDCG@20")
     Metric(family='ndcg', k=20, alpha=None, beta=None)
@@ -75,26 +75,28 @@ def parse_metric(name: str) -> Metric:
         if len(rank) > _RANK_DIGITS:
             raise InputError(f"the rank in {name!r} has more than {_RANK_DIGITS} digits")
         return Metric(family, k=int(rank))
-    if family in PARTIAL_AUC_SHARES and rank is None:
-        wanted = PARTIAL_AUC_SHARES[family]
+    if family in PARTIAL_AUC_FRACTIONS and rank is None:
+        expected = PARTIAL_AUC_FRACTIONS[family]
         given = inside.split(",") if inside else []
-        if len(given) != len(wanted):
-            need = f"{family}({','.join(wanted)})" if wanted else family
-            raise InputError(f"metric {name!r} must be written {need}, each share in (0, 1]")
-        shares = {"alpha": 1.0, "beta": 1.0}
-        for share, text in zip(wanted, given, strict=True):
+        if len(given) != len(expected):
+            need = f"{family}({','.join(expected)})" if expected else family
+            raise InputError(f"metric {name!r} must be written {need}, each fraction in (0, 1]")
+        fractions = {"alpha": 1.0, "beta": 1.0}
+        for parameter, text in zip(expected, given, strict=True):
             try:
-                shares[share] = check_fraction(f"{share} of {name!r}", float(text))
+                fractions[parameter] = check_fraction(f"{parameter} of {name!r}", float(text))
             except InputError:
                 raise
             except ValueError:
-                raise InputError(f"{share} of {name!r} must be a number, got {text!r}") from None
-        return Metric(family, alpha=shares["alpha"], beta=shares["beta"])
+                raise InputError(
+                    f"{parameter} of {name!r} must be a number, got {text!r}"
+                ) from None
+        return Metric(family, alpha=fractions["alpha"], beta=fractions["beta"])
     raise _unknown(name)
 
 
 def split_names(text: str) -> list[str]:
-    """Names separated by commas, of which `llpauc(0.7,0.1)` has one inside.
+    """Split names at commas, except inside brackets as in `llpauc(0.7,0.1)`.
 
     >>> split_names("recall@20, llpauc(0.7,0.1),auc")
     ['recall@20', 'llpauc(0.7,0.1)', 'auc']

@@ -1,4 +1,4 @@
-"""How many negatives stand above each positive: all that any partial AUC needs to know.
+"""The number of negatives above each positive, from which every partial AUC follows.
 
 One pass over the scores gives these counts; every cell of an (alpha, beta) grid then costs a few
 operations per positive (`partial_auc.partial_auc_from_counts`). No row of scores is sorted.
@@ -17,13 +17,13 @@ from scipy import sparse
 
 from llpauc.errors import InputError
 
-# A block of scores stays in the core's own cache while every positive is compared with it.
+# A block of scores stays in the core's cache while every positive is compared with it.
 _BLOCK = 8192
 # Comparing a block with one positive is a handful of vector instructions (3 us a positive at 41,000
 # items); a binary search per item mispredicts and pays off only beyond this many positives.
-_MOST_COMPARED = 512
-# Fewer scores than this are counted sooner than a second thread wakes up.
-_WORTH_THREADS = 200_000
+_MAX_COMPARED = 512
+# Below this number of scores a second thread costs more than it saves.
+_MIN_PARALLEL = 200_000
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PairCounts:
     """For each positive, the negatives of its user that score above it, and as high as it.
 
     Args:
-        above: negatives with a strictly greater score, int32, one entry a positive, users one after
+        above: negatives with a strictly greater score, int32, one entry per positive, users one after
             another, **best positive first** within a user.
         tied: negatives with an equal score, int32, in the same order.
         indptr: where each user's positives begin, int64, (n_users + 1,).
@@ -53,12 +53,12 @@ class PairCounts:
                 f"above has {len(self.above)} entries and tied {len(self.tied)}; indptr says "
                 f"{self.indptr[-1]}"
             )
-        next_of_same_user = self.place[1:] > 0
+        next_of_same_user = self.position[1:] > 0
         for reached in (self.above, self.above + self.tied):
             wrong = np.flatnonzero(next_of_same_user & (np.diff(reached) < 0))
             if len(wrong):
                 raise InputError(
-                    f"the positives of user {self.owner[wrong[0]]} must stand best first"
+                    f"the positives of user {self.user[wrong[0]]} must be ordered best first"
                 )
 
     @property
@@ -71,27 +71,27 @@ class PairCounts:
         return np.diff(self.indptr)
 
     @cached_property
-    def owner(self) -> npt.NDArray[np.int64]:
+    def user(self) -> npt.NDArray[np.int64]:
         """The user of each positive."""
         return np.repeat(np.arange(self.n_users), self.n_pos)
 
     @cached_property
-    def place(self) -> npt.NDArray[np.int64]:
+    def position(self) -> npt.NDArray[np.int64]:
         """0 for a user's best positive, 1 for the next."""
-        return np.arange(len(self.above)) - self.indptr[:-1][self.owner]
+        return np.arange(len(self.above)) - self.indptr[:-1][self.user]
 
 
 def negatives_above(
     scores: npt.ArrayLike, positives: sparse.csr_array, masked: sparse.csr_array | None = None
 ) -> PairCounts:
-    """Count, for every positive of every user, the negatives above it and level with it.
+    """Count, for every positive of every user, the negatives above it and tied with it.
 
     Args:
         scores: users x items, float32 or float64 (anything else becomes float64); infinities are
-            ordinary scores, NaN is refused.
-        positives: scipy CSR, users x items; what it stores is positive.
-        masked: scipy CSR of the same shape; what it stores is neither positive nor negative. An
-            item may not be both.
+            ordinary scores, NaN raises an error.
+        positives: scipy CSR, users x items; its stored entries are the positives.
+        masked: scipy CSR of the same shape; its stored entries are neither positive nor negative.
+            No item may be in both.
 
     Runs on all Numba threads; the counts are integers and do not depend on their number.
 
@@ -108,11 +108,11 @@ def negatives_above(
         none if masked is None else masked, matrix.shape, "masked"
     )
     if masked is not None:
-        _refuse_overlap(positives, masked)
+        _check_disjoint(positives, masked)
     above = np.empty(len(pos_items), np.int32)
     tied = np.empty(len(pos_items), np.int32)
     n_neg = np.empty(len(matrix), np.int64)
-    count = _count_users if matrix.size < _WORTH_THREADS else _count_users_in_parallel
+    count = _count_users if matrix.size < _MIN_PARALLEL else _count_users_parallel
     count(matrix, pos_indptr, pos_items, masked_indptr, masked_items, above, tied, n_neg)
     wrong = np.flatnonzero(n_neg < 0)
     if len(wrong):
@@ -125,12 +125,12 @@ def negatives_above(
 
 
 def as_scores(scores: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Scores as a contiguous float32 array where they came so, float64 otherwise."""
-    given = np.asarray(scores)
-    if given.dtype.kind not in "biuf":
-        raise InputError(f"scores must be numbers, got the type {given.dtype}")
-    wanted = np.float32 if given.dtype in (np.float16, np.float32) else np.float64
-    return np.asarray(given, dtype=wanted, order="C")
+    """Scores as a contiguous array: float16 and float32 as float32, all others as float64."""
+    array = np.asarray(scores)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"scores must be numbers, got the type {array.dtype}")
+    dtype = np.float32 if array.dtype in (np.float16, np.float32) else np.float64
+    return np.asarray(array, dtype=dtype, order="C")
 
 
 def _canonical(
@@ -149,7 +149,7 @@ def _canonical(
     return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
 
 
-def _refuse_overlap(positives: sparse.csr_array, masked: sparse.csr_array) -> None:
+def _check_disjoint(positives: sparse.csr_array, masked: sparse.csr_array) -> None:
     stored = [
         sparse.csr_array((np.ones(m.nnz, np.int8), m.indices, m.indptr), shape=m.shape)
         for m in (positives, masked)
@@ -164,8 +164,8 @@ def _refuse_overlap(positives: sparse.csr_array, masked: sparse.csr_array) -> No
 
 @njit(nogil=True, cache=True)
 def _add_counts(values: Any, best: Any, sign: np.int32, above: Any, tied: Any) -> None:
-    """Add `sign` for every value above, or level with, each of the `best` scores (descending)."""
-    if len(best) > _MOST_COMPARED:
+    """Add `sign` for every value above, or equal to, each of the `best` scores (descending)."""
+    if len(best) > _MAX_COMPARED:
         _add_counts_by_search(values, best, sign, above, tied)
         return
     for start in range(0, len(values), _BLOCK):
@@ -184,9 +184,9 @@ def _add_counts(values: Any, best: Any, sign: np.int32, above: Any, tied: Any) -
 
 @njit(nogil=True, cache=True)
 def _add_counts_by_search(values: Any, best: Any, sign: np.int32, above: Any, tied: Any) -> None:
-    # Both by the first place whose score is <= the value, which begins a run of equal scores.
+    # The first position whose score is <= the value is the start of a run of equal scores.
     between = np.zeros(len(best), np.int64)
-    level = np.zeros(len(best), np.int64)
+    equal_to = np.zeros(len(best), np.int64)
     for value in values:
         if not value >= best[-1]:
             continue
@@ -199,7 +199,7 @@ def _add_counts_by_search(values: Any, best: Any, sign: np.int32, above: Any, ti
             else:
                 low = middle + 1
         if best[low] == value:
-            level[low] += 1
+            equal_to[low] += 1
         else:
             between[low] += 1
     greater = 0
@@ -207,14 +207,14 @@ def _add_counts_by_search(values: Any, best: Any, sign: np.int32, above: Any, ti
     for place in range(len(best)):
         if place == 0 or best[place] != best[place - 1]:
             greater += equal + between[place]
-            equal = level[place]
+            equal = equal_to[place]
         above[place] += sign * greater
         tied[place] += sign * equal
 
 
 @njit(nogil=True, cache=True)
 def sort_descending(values: Any) -> None:
-    # Shell's sort: as fast as np.sort for a user's positives, and compiled in a tenth of the time.
+    # Shell's sort: as fast as np.sort for the positives of a user, and compiles in a tenth of the time.
     gap = 1
     while gap < len(values) // 3:
         gap = 3 * gap + 1
@@ -248,8 +248,8 @@ def count_above_row(scores: Any, positives: Any, masked: Any, above: Any, tied: 
         nans = np.int32(nans + np.int32(scores[item] != scores[item]))
     if nans > 0:
         return -1
-    # Everything is counted, then what is no negative is taken off: the pass over the scores needs
-    # no look at who is who.
+    # All items are counted, then the positives and masked ones subtracted: the pass over the scores
+    # needs no membership test.
     others = np.empty(len(positives) + len(masked), scores.dtype)
     for place in range(len(positives)):
         others[place] = scores[positives[place]]
@@ -265,23 +265,13 @@ def count_above_row(scores: Any, positives: Any, masked: Any, above: Any, tied: 
 
 
 @njit(nogil=True, cache=True)
-def _count_user(
-    user: int,
-    scores: Any,
-    indptr: Any,
-    items: Any,
-    masked_indptr: Any,
-    masked_items: Any,
-    above: Any,
-    tied: Any,
-    n_neg: Any,
-) -> None:
-    here = slice(indptr[user], indptr[user + 1])
+def _count_user(user, scores, indptr, items, masked_indptr, masked_items, above, tied, n_neg):  # type: ignore[no-untyped-def]
+    part = slice(indptr[user], indptr[user + 1])
     masked = masked_items[masked_indptr[user] : masked_indptr[user + 1]]
-    n_neg[user] = count_above_row(scores[user], items[here], masked, above[here], tied[here])
+    n_neg[user] = count_above_row(scores[user], items[part], masked, above[part], tied[part])
 
 
-# Two functions, not one compiled twice: Numba's cache would take the one for the other.
+# Two functions: Numba's cache does not distinguish one compiled with and without `parallel`.
 @njit(nogil=True, cache=True)
 def _count_users(scores: Any, *rows: Any) -> None:
     for user in range(len(scores)):
@@ -289,6 +279,6 @@ def _count_users(scores: Any, *rows: Any) -> None:
 
 
 @njit(parallel=True, nogil=True, cache=True)
-def _count_users_in_parallel(scores: Any, *rows: Any) -> None:
+def _count_users_parallel(scores: Any, *rows: Any) -> None:
     for user in prange(len(scores)):
         _count_user(user, scores, *rows)
