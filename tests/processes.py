@@ -117,8 +117,7 @@ def train(
             raise StoppedError
 
     history = fit(model, loss, split, fitted, on_epoch=on_epoch, checkpoint=checkpoint)
-    own = model.user_range
-    test = evaluate(model.scorer(), split, processes=processes, own_users=own)
+    test = evaluate(model.scorer(), split, processes=processes, local_users=model.user_range)
     users, items = model.vectors()
     variables = np.array([p.item() for p in loss.parameters()])
     gathered = processes.gather(variables[None])

@@ -198,7 +198,7 @@ def test_values_of_one_list_equal_full_ranking(seed, mask):
     metrics = ["ndcg@20", "recall@3", "map@500"]
     full = evaluate(Constant(scores), split, metrics=metrics, mask=mask)
     for metric in metrics:
-        got = one_list_values(scores, split.test.matrix, MASKS[mask][1](split, "test"), metric)
+        got = one_list_values(scores, split.test.matrix, MASKS[mask].matrix(split, "test"), metric)
         np.testing.assert_array_equal(got, full.values[metric])
 
 

@@ -50,7 +50,7 @@ def test_equals_a_naive_loop_under_every_mask(seed, mask, on):
     recall, ndcg = naive(score_table(scorer, split.n_users), split, on, masked)
     got = evaluate(scorer, split, on=on, mask=mask, metrics=["recall@5", "ndcg@5"])
     assert got.users.tolist() == sorted(recall)
-    assert got.left_out == split.n_users - len(recall)
+    assert got.n_without_targets == split.n_users - len(recall)
     np.testing.assert_allclose(got.values["recall@5"], [recall[u] for u in got.users], rtol=1e-12)
     np.testing.assert_allclose(got.values["ndcg@5"], [ndcg[u] for u in got.users], rtol=1e-12)
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_evaluated_is_said_in_one_line():
     split = random_split(7)
     scorer = scorer_of("popularity", split.train)
     for call, said in [
-        ({"on": "valid", "metrics": []}, "no metric asked for"),
+        ({"on": "valid", "metrics": []}, "no metric given"),
         ({"metrics": ["recal@20"]}, "unknown metric 'recal@20'"),
         ({"mask": "some"}, "unknown mask 'some'; choose one of: seen, train, paper, none"),
     ]:

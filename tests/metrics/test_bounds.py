@@ -180,7 +180,7 @@ def test_arrays_and_undefined_users() -> None:
         (
             0.1,
             {},
-            "llpauc 0.1 times 36 pairs is not a whole number; give the raw strict area of one",
+            "llpauc 0.1 times 36 pairs is not a whole number; give the raw strict area",
         ),
         ([0.0, 0.1], {}, "llpauc 0.1 times 36 pairs"),
         (-1 / 36, {}, r"outside \[0, 0.444444\]"),

@@ -342,7 +342,7 @@ def test_bad_counts() -> None:
     outside.indices[0] = 3
     with pytest.raises(InputError, match=r"positives holds an item outside \[0, 3\)"):
         negatives_above(scores, outside)
-    with pytest.raises(InputError, match="user 1 must stand best first"):
+    with pytest.raises(InputError, match="user 1 must be ordered best first"):
         PairCounts(
             np.array([5, 2, 1], np.int32),
             np.zeros(3, np.int32),

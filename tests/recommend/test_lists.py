@@ -343,7 +343,7 @@ def test_recommend_under_a_memory_limit_writes_or_names_the_bytes(saved, tmp_pat
     code = (
         "import sys; from llpauc.recommend.recommender import Recommender;"
         "import llpauc.recommend.lists;"
-        "import resource; from llpauc.evaluation.ranking import address_room;"
+        "import resource; from llpauc.evaluation.ranking import available_address_space;"
         "now = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize();"
         "limit = now + (int(sys.argv[1]) << 20);"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit));"

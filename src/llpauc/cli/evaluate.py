@@ -129,7 +129,7 @@ def evaluate(
             {
                 "path": path, "on": on, "mask": mask, "history": history,
                 "recent": {"half_life": chosen.half_life, "by": chosen.by, "chosen on": chosen.on},
-                "users left out": one.left_out, "models left out": found.left_out,
+                "users left out": one.n_without_targets, "models left out": found.left_out,
                 "results": found.summaries, "seconds": found.seconds,
                 "warnings": [] if warning is None else [warning],
             }
@@ -137,8 +137,8 @@ def evaluate(
     else:
         _show(found, f"{path}: {on} users, full ranking of {split.n_items:,} items")
         log.info(
-            f"masked: {evaluation.MASKS[mask][0]}; {one.left_out:,} users without a {on} item"
-            " are left out"
+            f"masked: {evaluation.MASKS[mask].description};"
+            f" {one.n_without_targets:,} users without a {on} item are left out"
         )
         log.info(f"learnt from: {histories.HISTORIES[history]}")
         if "recent_popularity" in found.results:
@@ -234,7 +234,7 @@ def _beaten_by_recent(
     if metric is None or not chosen.has_drift:
         return None
     scores = recent_counts(parts, chosen.half_life, chosen.by)
-    masked = MASKS[one.mask][1](split, one.on)
+    masked = MASKS[one.mask].matrix(split, one.on)
     recent = one_list_values(scores, split.parts[one.on].matrix, masked, metric)
     beaten = [
         name

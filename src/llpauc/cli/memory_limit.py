@@ -34,9 +34,9 @@ def check_limit() -> None:
 
 def check_room(run: str) -> None:
     """Refuse a run that a limit on memory cannot hold."""
-    from llpauc.evaluation.ranking import THREAD_BYTES, address_room
+    from llpauc.evaluation.ranking import THREAD_BYTES, available_address_space
 
-    room = address_room()
+    room = available_address_space()
     if room is None or not Path(run).is_dir():
         return
     size = sum(file.stat().st_size for file in Path(run).iterdir() if file.is_file())

@@ -1,11 +1,11 @@
-"""Full-ranking evaluation: any set of metrics at once, one value a user, warm and cold apart.
+"""Full-ranking evaluation: several metrics in one pass, one value per user.
 
-Decided here, and said in every result:
+Conventions, recorded in every result:
 
-- Candidates are all items of the split; what is masked is a named policy (`MASKS`).
-- A user without an event in the part under test is left out, and counted.
-- A test item that is masked (it stands in train too) can not be found, and still counts in the
-  denominator of Recall and NDCG. The AUC family, which speaks of candidates, leaves it out.
+- Candidates are all items of the split, except those masked by a named policy (`MASKS`).
+- A user without an event in the evaluated part has no value, and is counted.
+- A target that is masked (because it is also in train) cannot be ranked, but counts in the
+  denominator of Recall and NDCG. The AUC family is defined on candidates, and ignores it.
 - Warm users have at least one training event, cold users none.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,31 +37,43 @@ Values = npt.NDArray[np.float64]
 DEFAULT_METRICS = ("recall@20", "ndcg@20")
 
 
-MASKS: dict[str, tuple[str, Callable[[Split, Part], Any]]] = {
-    "seen": ("items of train, and of valid when testing", pairs_before),
-    "train": ("items of train only", lambda split, on: split.train.matrix),
-    "paper": (
-        "as seen, but an item that is also a target stays (the reference program's way)",
+class Mask(NamedTuple):
+    """Which items are not recommended to a user.
+
+    Args:
+        description: for tables and help texts.
+        matrix: split, evaluated part -> CSR users x items of the masked pairs.
+    """
+
+    description: str
+    matrix: Callable[[Split, Part], Any]
+
+
+MASKS: dict[str, Mask] = {
+    "seen": Mask("items of train, and of valid when testing", pairs_before),
+    "train": Mask("items of train only", lambda split, on: split.train.matrix),
+    "paper": Mask(
+        "as seen, but an item that is also a target stays (as in the reference program)",
         lambda split, on: without(pairs_before(split, on), split.parts[on].matrix),
     ),
-    "none": ("nothing", lambda split, on: sparse.csr_matrix(split.train.matrix.shape)),
+    "none": Mask("nothing", lambda split, on: sparse.csr_matrix(split.train.matrix.shape)),
 }
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One value a user for every metric; `summary()` is what a table shows.
+    """One value per user for every metric; `summary()` has the means.
 
     Args:
-        users: rows of the users evaluated, (n,).
+        users: indices of the users evaluated, (n,).
         user_ids: the split's id map.
         warm: (n,) whether the user has a training event.
-        n_targets: (n,) distinct items to be found.
+        n_targets: (n,) distinct items of the user in the evaluated part.
         values: metric name -> (n,) values; NaN where a user has none (AUC without a negative).
-        left_out: users of the split without a target.
-        mask: the masking policy's name.
-        on: the part under test.
-        items, scores: (n, K) the ranked lists, K the largest any metric asked for.
+        n_without_targets: users of the split without a target, who have no value.
+        mask: a name of `MASKS`.
+        on: the evaluated part.
+        items, scores: (n, K) the ranked lists, K the largest of any metric.
     """
 
     users: Indices
@@ -69,7 +81,7 @@ class Evaluation:
     warm: npt.NDArray[np.bool_]
     n_targets: npt.NDArray[np.int64]
     values: Mapping[str, Values]
-    left_out: int
+    n_without_targets: int
     mask: str
     on: Part
     items: Indices
@@ -79,13 +91,13 @@ class Evaluation:
         return {"all": np.ones_like(self.warm), "warm": self.warm, "cold": ~self.warm}
 
     def mean(self, metric: str, group: str = "all") -> float:
-        """Mean over a group's users that have a value; NaN for an empty group."""
+        """Mean over the users of a group that have a value; NaN for an empty group."""
         values = choose(self.values, metric, "metric")[choose(self.groups(), group, "group")]
         values = values[~np.isnan(values)]
         return float(values.mean()) if len(values) else float("nan")
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """Group -> {"users": count, metric: mean, ...}; all users alone where none is cold."""
+        """Group -> {"users": count, metric: mean, ...}; only "all" where no user is cold."""
         return {
             group: {
                 "users": int(members.sum()),
@@ -96,7 +108,7 @@ class Evaluation:
         }
 
     def table(self) -> Any:
-        """One row a user as an Arrow table: id, warm, targets and every metric."""
+        """An Arrow table with one row per user: id, warm, targets and every metric."""
         return pa.table(
             {
                 "user_id": self.user_ids.arrow(self.users),
@@ -119,48 +131,47 @@ def evaluate(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     processes: ProcessGroup = SINGLE_PROCESS,
-    own_users: slice | None = None,
+    local_users: slice | None = None,
 ) -> Evaluation:
-    """Rank all items for every user of `on`, and measure.
+    """Rank all items for every user of `on`, and compute the metrics.
 
     Args:
         scorer: a fitted model.
-        split: holds the part under test and what came before it.
+        split: the evaluated part and those before it.
         on: "test" or "valid".
         metrics: names such as "recall@20", "ndcg@20", "auc", "opauc(0.1)", "llpauc(0.7,0.1)".
-        mask: a policy of `MASKS`.
+        mask: a name of `MASKS`.
         ties: how the AUC family counts a positive and a negative of equal score.
         memory_mb, threads, progress: as in `llpauc.evaluation.ranking.rank`; they do not change
         the result.
-        processes: processes that divide the users among them; each then has the whole result.
-        own_users: user rows that this process's scorer knows, where it does not know all.
+        processes: processes that divide the users; each returns the whole result.
+        local_users: the user indices that the scorer of this process has, if not all.
     """
     if on not in split.parts:
         raise InputError(f"the data have no {on} part; parts: {', '.join(split.parts)}")
     if scorer.n_items != split.n_items:
         raise InputError(f"the model knows {scorer.n_items} items, the data have {split.n_items}")
-    wanted = [parse_metric(name) for name in metrics]
-    if not wanted:
-        raise InputError("no metric asked for; try recall@20")
-    _, masked_by = choose(MASKS, mask, "mask")
+    parsed = [parse_metric(name) for name in metrics]
+    if not parsed:
+        raise InputError("no metric given; try recall@20")
+    masked_pairs = choose(MASKS, mask, "mask").matrix
 
     targets = split.parts[on].matrix
     users = np.flatnonzero(np.diff(targets.indptr)).astype(np.int32)
     if not len(users):
         raise InputError(f"the {on} part is empty: nothing to evaluate")
     mine = processes.slice_of(len(users))
-    if own_users is not None:
-        mine = slice(*np.searchsorted(users, [own_users.start, own_users.stop]))
-    everybody, users = users, users[mine]
-    targets, masked = targets[users], masked_by(split, on)[users]
-    candidates = without(targets, masked)
-    areas = any(metric.k is None for metric in wanted)
+    if local_users is not None:
+        mine = slice(*np.searchsorted(users, [local_users.start, local_users.stop]))
+    all_users, users = users, users[mine]
+    targets, masked = targets[users], masked_pairs(split, on)[users]
+    needs_counts = any(metric.k is None for metric in parsed)
     ranking = rank(
         scorer,
         users,
-        max((metric.k for metric in wanted if metric.k), default=1),
+        max((metric.k for metric in parsed if metric.k), default=1),
         masked=masked,
-        positives=candidates if areas else None,
+        positives=without(targets, masked) if needs_counts else None,
         memory_mb=memory_mb,
         threads=threads,
         progress=progress,
@@ -168,21 +179,21 @@ def evaluate(
     n_targets = np.diff(targets.indptr).astype(np.int64)
     hits = _hits(ranking.items, targets)
     values: dict[str, Values] = {}
-    for metric in wanted:
+    for metric in parsed:
         if metric.k is not None:
             values[metric.name] = TOPK_METRICS[metric.family](hits, n_targets, metric.k)
         else:
-            assert ranking.counts is not None  # areas were asked for, so positives were counted
+            assert ranking.counts is not None  # since needs_counts
             values[metric.name] = partial_auc_from_counts(
                 ranking.counts, alpha=metric.alpha or 1.0, beta=metric.beta or 1.0, ties=ties
             )
     return Evaluation(
-        users=everybody,
+        users=all_users,
         user_ids=split.user_ids,
-        warm=np.diff(split.train.matrix.indptr)[everybody] > 0,
+        warm=np.diff(split.train.matrix.indptr)[all_users] > 0,
         n_targets=processes.gather(n_targets),
         values={name: processes.gather(of_users) for name, of_users in values.items()},
-        left_out=split.n_users - len(everybody),
+        n_without_targets=split.n_users - len(all_users),
         mask=mask,
         on=on,
         items=processes.gather(ranking.items),
@@ -191,20 +202,20 @@ def evaluate(
 
 
 def _hits(items: Indices, targets: Any) -> npt.NDArray[np.bool_]:
-    """(n, k) whether each ranked item is a target, by one search in the sorted pair codes."""
+    """(n, k) whether each ranked item is a target, by binary search in sorted pair codes."""
     n, k = items.shape
     width = targets.shape[1] + 1
     rows = np.repeat(np.arange(n, dtype=np.int64), np.diff(targets.indptr))
     pairs = rows * width + targets.indices
-    asked = np.arange(n, dtype=np.int64)[:, None] * width + items
-    asked[items < 0] = -1
-    place = np.searchsorted(pairs, asked.ravel())
-    found: npt.NDArray[np.bool_] = pairs[np.minimum(place, len(pairs) - 1)] == asked.ravel()
-    return found.reshape(n, k)
+    ranked = np.arange(n, dtype=np.int64)[:, None] * width + items
+    ranked[items < 0] = -1
+    position = np.searchsorted(pairs, ranked.ravel())
+    hits: npt.NDArray[np.bool_] = pairs[np.minimum(position, len(pairs) - 1)] == ranked.ravel()
+    return hits.reshape(n, k)
 
 
 def write_per_user(results: Mapping[str, Evaluation], path: str | Path) -> None:
-    """Every model's value for every user to one Parquet file, a row a model and user."""
+    """Write a Parquet file with one row per model and user."""
     tables = [
         result.table().add_column(0, "model", pa.array([name] * len(result.users)))
         for name, result in results.items()
@@ -214,18 +225,18 @@ def write_per_user(results: Mapping[str, Evaluation], path: str | Path) -> None:
 
 
 def write_lists(results: Mapping[str, Evaluation], item_ids: IdMap, path: str | Path) -> None:
-    """The ranked lists with outside ids, tab-separated: [model,] user, item, rank, score."""
+    """Write the ranked lists with ids, tab-separated: [model,] user, item, rank, score."""
     tables = []
     for name, result in results.items():
-        there = result.items >= 0
-        users = np.broadcast_to(result.users[:, None], there.shape)[there]
-        processes = np.broadcast_to(np.arange(1, there.shape[1] + 1), there.shape)[there]
+        filled = result.items >= 0
+        users = np.broadcast_to(result.users[:, None], filled.shape)[filled]
+        ranks = np.broadcast_to(np.arange(1, filled.shape[1] + 1), filled.shape)[filled]
         columns = {
             "model": pa.array([name] * len(users)),
             "user": result.user_ids.arrow(users),
-            "item": item_ids.arrow(result.items[there]),
-            "rank": processes,
-            "score": result.scores[there],
+            "item": item_ids.arrow(result.items[filled]),
+            "rank": ranks,
+            "score": result.scores[filled],
         }
         if len(results) == 1:
             del columns["model"]

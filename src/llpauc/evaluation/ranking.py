@@ -1,11 +1,10 @@
-"""Exact full ranking in bounded memory: every item scored for every user, the best K kept.
+"""Exact full ranking in bounded memory: score every item for every user, return the best K.
 
-Users are taken in tiles of a fixed size that depends on nothing but the number of items. A
-tile's scores are computed, masked and reduced by one thread while the others work on their own,
-so neither the number of threads nor the memory allowed changes a bit of the result: they only
-decide how many tiles are under way at once. The threads are those of one pool a process.
+Users are processed in tiles. One thread computes, masks and reduces the scores of a tile; a list
+depends neither on the other users nor on the number of threads. Memory and threads only limit the
+number of tiles in progress. All calls of a process share one thread pool.
 
-Order: by descending score; equal scores by ascending item row. Masked items never appear; where
+Order: by descending score; equal scores by ascending item index. Masked items never appear; where
 fewer than K items are left, the rest of the row is -1 (score -inf).
 """
 
@@ -38,13 +37,13 @@ THREAD_BYTES = 128 << 20  # address space of a thread: its stack and malloc's ar
 
 @dataclass(frozen=True)
 class Ranking:
-    """The best K of each user, and, where positives were given, where each of them stands.
+    """The best K items of each user.
 
     Args:
-        items: (n, K) item rows, best first, -1 beyond the last candidate.
+        items: (n, K) item indices, best first, -1 beyond the last candidate.
         scores: (n, K) their scores.
-        counts: how many negatives stand above each positive, which is all that AUC and its
-            partial forms need; None where no positives were given.
+        counts: the number of negatives above each positive, from which AUC and its partial forms
+            are computed; None where no positives were given.
     """
 
     items: Indices
@@ -58,14 +57,14 @@ def tile_users(n_items: int) -> int:
 
 
 def tile_bytes(n_items: int) -> int:
-    """What the scores of a tile take; no ranking does with less."""
+    """Memory of the scores of a tile."""
     return 4 * n_items * tile_users(n_items)
 
 
-def address_room() -> int | None:
-    """Bytes that a limit on this process's memory (ulimit -v, prlimit --as) leaves; None: no limit.
+def available_address_space() -> int | None:
+    """Bytes left by a limit on the process memory (ulimit -v, prlimit --as); None: no limit.
 
-    To be asked before memory is: libraries that get none end the process, or hang.
+    Check it before allocating: some libraries end the process or hang without memory.
     """
     try:
         import resource
@@ -74,10 +73,10 @@ def address_room() -> int | None:
         if limit == resource.RLIM_INFINITY:
             return None
         with open("/proc/self/statm", encoding="ascii") as file:
-            taken = int(file.read().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):  # no such limit, or no way to tell what is left of it
+            used = int(file.read().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):  # not supported on this system
         return None
-    return max(limit - taken, 0)
+    return max(limit - used, 0)
 
 
 def rank(
@@ -95,15 +94,15 @@ def rank(
     """Rank all items for `users`.
 
     Args:
-        scorer: gives the scores.
-        users: rows of the users to rank for, (n,).
+        scorer: computes the scores.
+        users: user indices, (n,).
         k: length of the lists, at least 1.
-        masked: (n, n_items) CSR; the items in row r may not be recommended to users[r].
-        hidden: item rows that may be recommended to nobody. They still count as negatives.
-        positives: (n, n_items) CSR, none of them masked; where given, their place among the
-            negatives is counted.
-        memory_mb: most that the tiles under way may take. The lists themselves come on top.
-        threads: at most this many; by default one a core.
+        masked: (n, n_items) CSR; the items in row r are not recommended to users[r].
+        hidden: item indices that are recommended to no user. They still count as negatives.
+        positives: (n, n_items) CSR, none of them masked; if given, the negatives above each of
+            them are counted.
+        memory_mb: limit on the memory of the tiles in progress. The lists are not included.
+        threads: maximum number; by default one per core.
         progress: called with the number of users done since the last call.
     """
     n, n_items = len(users), scorer.n_items
@@ -158,31 +157,31 @@ def _workers(tile_bytes: int, memory_mb: float, threads: int | None) -> int:
             f"a tile of scores takes {tile_bytes / 2**20:.0f} MB but only {memory_mb:g} MB are"
             " allowed; raise memory_mb (--memory-mb)"
         )
-    room = address_room()
-    if room is not None:
-        one = tile_bytes + THREAD_BYTES
-        if room < one:
+    available = available_address_space()
+    if available is not None:
+        needed = tile_bytes + THREAD_BYTES
+        if available < needed:
             raise InputError(
-                f"ranking needs {one:,} bytes, the limit on this process's memory leaves {room:,};"
-                " raise it (ulimit -v)"
+                f"ranking needs {needed:,} bytes, the limit on this process's memory leaves"
+                f" {available:,}; raise it (ulimit -v)"
             )
-        fit = min(fit, room // one)
+        fit = min(fit, available // needed)
     return min(fit, threads or cores(), cores())
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Threads are started once: a served request would wait for new ones as long as for scores."""
+    """Threads are started once: starting them would double the time of a served request."""
     return ThreadPoolExecutor(cores(), thread_name_prefix="rank")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has no threads but its own
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child has none of the threads
 
 
 def _each(work: Callable[[int], int], starts: range, workers: int) -> Iterator[int]:
-    """What `work` gives for each start, in order. Whoever stops early leaves nothing running."""
-    if workers == 1 or len(starts) == 1:  # no thread would be any help
+    """Yield `work(start)` for each start, in order; nothing keeps running after an early stop."""
+    if workers == 1 or len(starts) == 1:
         yield from map(work, starts)
         return
     jobs: list[Future[int]] = []
@@ -192,9 +191,8 @@ def _each(work: Callable[[int], int], starts: range, workers: int) -> Iterator[i
         for job in jobs:
             yield job.result()
     except KeyboardInterrupt:
-        # It may have struck between a thread's start and its entry in the pool's books; nobody
-        # would wake that thread at the end, and the process would wait for it. Shutting down does;
-        # what waits in the queue stays there to be told that it is cancelled.
+        # The signal may have arrived between the start of a thread and its registration in the
+        # pool; the process would wait forever for that thread at exit. Shutting down wakes it.
         pool.shutdown(wait=False)
         _pool.cache_clear()
         raise
@@ -289,7 +287,7 @@ def _best_of_groups(row, maxima, items, scores):
 
 @numba.njit(nogil=True, cache=True)
 def best_of(row, items, scores):
-    """The best len(items) of `row` in order, by a heap whose root is the worst one kept."""
+    """The best len(items) of `row` in order, by a heap whose root is the worst of them."""
     k = len(items)
     size = 0
     for item in range(len(row)):
@@ -298,7 +296,7 @@ def best_of(row, items, scores):
             if score > -np.inf:
                 size += 1
                 _sift_up(items, scores, size - 1, item, score)
-        elif score > scores[0]:  # an equal score loses: its item row is higher
+        elif score > scores[0]:  # an equal score loses: its item index is higher
             _sift_down(items, scores, k, item, score)
     for last in range(size - 1, 0, -1):  # heap sort, worst to the back
         item, score = items[last], scores[last]
@@ -314,21 +312,21 @@ def _worse(score, item, other_score, other_item):
 
 
 @numba.njit(nogil=True, cache=True)
-def _sift_up(items, scores, place, item, score):
-    while place > 0:
-        parent = (place - 1) >> 1
+def _sift_up(items, scores, slot, item, score):
+    while slot > 0:
+        parent = (slot - 1) >> 1
         if not _worse(score, item, scores[parent], items[parent]):
             break
-        items[place], scores[place] = items[parent], scores[parent]
-        place = parent
-    items[place], scores[place] = item, score
+        items[slot], scores[slot] = items[parent], scores[parent]
+        slot = parent
+    items[slot], scores[slot] = item, score
 
 
 @numba.njit(nogil=True, cache=True)
 def _sift_down(items, scores, size, item, score):
-    place = 0
+    slot = 0
     while True:
-        child = 2 * place + 1
+        child = 2 * slot + 1
         if child >= size:
             break
         if child + 1 < size and _worse(
@@ -337,6 +335,6 @@ def _sift_down(items, scores, size, item, score):
             child += 1
         if not _worse(scores[child], items[child], score, item):
             break
-        items[place], scores[place] = items[child], scores[child]
-        place = child
-    items[place], scores[place] = item, score
+        items[slot], scores[slot] = items[child], scores[child]
+        slot = child
+    items[slot], scores[slot] = item, score

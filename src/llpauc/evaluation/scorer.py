@@ -1,4 +1,4 @@
-"""What ranking needs of a model: scores of some users for all items, and nothing else."""
+"""The Scorer protocol: scores of users for all items, which is all that ranking needs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ITEMS_PER_PASS = 1024  # with 128 dimensions their vectors take 512 KB and stay
 
 
 class Scorer(Protocol):
-    """A fitted model, seen from the ranking side.
+    """A fitted model that can rank.
 
-    `scores_into(users, out)` fills `out` (len(users), n_items) with one row a user, higher is
-    better. A user's row must not depend on which other users are asked for with it.
+    `scores_into(users, out)` fills `out` (len(users), n_items) with one row per user, higher is
+    better. The row of a user must not depend on the other users of the call.
     """
 
     @property
@@ -135,18 +135,18 @@ def _one_user(vector, columns, start, stop, out):
 
 
 class HistoryScorer(Protocol):
-    """A model that can score somebody by their items alone: a new user needs no training."""
+    """A model that scores users by their items alone, so that new users need no training."""
 
     @property
     def n_items(self) -> int: ...
 
     def scores_of(self, histories: Any) -> Scores:
-        """(n, n_items) scores of n people, given what they have as a CSR matrix (n, n_items)."""
+        """(n, n_items) scores of n users, given their items as a CSR matrix (n, n_items)."""
         ...
 
 
 class Constant:
-    """Everybody gets the same scores."""
+    """The same scores for every user."""
 
     def __init__(self, scores: Scores) -> None:
         self.scores = np.ascontiguousarray(scores, dtype=np.float32)
@@ -163,7 +163,7 @@ class Constant:
 
 
 class ByHistory:
-    """Known users scored by their histories; those without one by the fallback."""
+    """Scores by the history of each user; users without a history get the fallback."""
 
     def __init__(self, model: HistoryScorer, histories: Any, fallback: Scores) -> None:
         self.model, self._histories, self._fallback = model, histories, fallback
@@ -179,6 +179,6 @@ class ByHistory:
 
 
 def item_counts(train: Interactions) -> Scores:
-    """Distinct users of each item: what popularity ranks by."""
+    """Distinct users of each item, the score of the popularity model."""
     counts = np.bincount(train.matrix.indices, minlength=train.n_items)
     return counts.astype(np.float32)

@@ -84,13 +84,12 @@ def parse_metric(name: str) -> Metric:
         fractions = {"alpha": 1.0, "beta": 1.0}
         for parameter, text in zip(expected, given, strict=True):
             try:
-                fractions[parameter] = check_fraction(f"{parameter} of {name!r}", float(text))
-            except InputError:
-                raise
+                value = float(text)
             except ValueError:
                 raise InputError(
                     f"{parameter} of {name!r} must be a number, got {text!r}"
                 ) from None
+            fractions[parameter] = check_fraction(f"{parameter} of {name!r}", value)
         return Metric(family, alpha=fractions["alpha"], beta=fractions["beta"])
     raise _unknown(name)
 

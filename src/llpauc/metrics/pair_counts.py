@@ -31,8 +31,8 @@ class PairCounts:
     """For each positive, the negatives of its user that score above it, and as high as it.
 
     Args:
-        above: negatives with a strictly greater score, int32, one entry per positive, users one after
-            another, **best positive first** within a user.
+        above: negatives with a strictly greater score, int32, one entry per positive, ordered by
+            user, **best positive first** within a user.
         tied: negatives with an equal score, int32, in the same order.
         indptr: where each user's positives begin, int64, (n_users + 1,).
         n_neg: negatives of each user, int64, (n_users,).
@@ -214,7 +214,7 @@ def _add_counts_by_search(values: Any, best: Any, sign: np.int32, above: Any, ti
 
 @njit(nogil=True, cache=True)
 def sort_descending(values: Any) -> None:
-    # Shell's sort: as fast as np.sort for the positives of a user, and compiles in a tenth of the time.
+    # Shell's sort: as fast as np.sort on so few values, and compiles in a tenth of the time.
     gap = 1
     while gap < len(values) // 3:
         gap = 3 * gap + 1

@@ -138,7 +138,8 @@ def llpauc_score(
             scikit-learn's AUC.
         normalize: divide by the maximum.
         average: "mean" over the users for whom it is defined (at least one positive and one
-            negative), or None for one value per user, NaN where undefined. A single user must have both.
+            negative), or None for one value per user, NaN where undefined. A single user must
+            have both.
 
     Returns:
         float, or (n_users,) float64 with `average=None`.

@@ -111,8 +111,8 @@ def average_precision(
         n_relevant: see the module.
         k: see the module.
         denominator: "relevant" divides by all relevant items, as TREC's `map_cut_K` does;
-            "reachable" by min(k, n_relevant), so that a perfect list gets 1 for every user. Libraries
-            differ here: report which one was used.
+            "reachable" by min(k, n_relevant), so that a perfect list gets 1 for every user.
+            Libraries differ here: report which one was used.
 
     >>> average_precision([[1, 0, 1]], [4], k=3).round(4).tolist()
     [0.4167]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from llpauc.data.interactions import IdMap, Indices, as_id_text
 from llpauc.errors import InputError, check_at_least
-from llpauc.evaluation.ranking import THREAD_BYTES, address_room, tile_bytes
+from llpauc.evaluation.ranking import THREAD_BYTES, available_address_space, tile_bytes
 from llpauc.evaluation.scorer import Scores
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.list_files import open_list_file
@@ -196,7 +196,7 @@ def users_per_block(fitted: Fitted, users: ListUsers, request: ListRequest) -> t
     one = k * row + (history if request.exclude_seen else 0)
     least = tile_bytes(len(fitted.item_ids))
     memory, remedy = int(request.memory_mb * 2**20), "raise memory_mb (--memory-mb)"
-    available = address_room()
+    available = available_address_space()
     if available is not None and available - THREAD_BYTES < memory:
         memory, remedy = max(available - THREAD_BYTES, 0), "raise the limit on memory (ulimit -v)"
     if least + one + _WRITER_BYTES > memory:

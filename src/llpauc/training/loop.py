@@ -316,7 +316,7 @@ def validation_metrics(
         on="valid",
         metrics=[metric],
         processes=processes,
-        own_users=model.user_range,
+        local_users=model.user_range,
     )
     name = next(iter(result.values))
     means = {name: result.mean(name)}
