@@ -328,7 +328,9 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("title", CASES)
-def test_hostile_file(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_interactions_of_a_broken_file_has_the_listed_outcome(
+    title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = CASES[title]
     folder = tmp_path / "data"
     folder.mkdir()
@@ -354,7 +356,7 @@ def test_hostile_file(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert Path(case.name).read_bytes() == case.content
 
 
-def rows_there(case: Case) -> int:
+def count_rows(case: Case) -> int:
     """Counted by other means than the readers': Python's csv module, lines, Parquet's own count."""
     content = case.content
     if content[:2] == b"\x1f\x8b":
@@ -371,7 +373,7 @@ def rows_there(case: Case) -> int:
 
 
 @pytest.mark.parametrize("title", CASES)
-def test_rows_read_and_rows_rejected_are_all_rows(title: str, tmp_path: Path) -> None:
+def test_read_interactions_rows_read_plus_rejected_is_all_rows(title: str, tmp_path: Path) -> None:
     case = CASES[title]
     path = tmp_path / case.name.replace("'; DROP--", "")
     path.write_bytes(case.content)
@@ -380,12 +382,12 @@ def test_rows_read_and_rows_rejected_are_all_rows(title: str, tmp_path: Path) ->
     except InputError:
         assert case.pairs is None
         return
-    assert reading.rows_read + reading.rows_rejected == rows_there(case)
+    assert reading.rows_read + reading.rows_rejected == count_rows(case)
     if "bad_rows" not in case.options:
         assert (reading.rows_rejected > 0) == (case.pairs is None)
 
 
-def test_there_are_enough_of_them() -> None:
+def test_cases_cover_at_least_25_errors_and_25_successes() -> None:
     assert len(CASES) >= 25
     refused = sum(case.pairs is None for case in CASES.values())
     assert refused >= 25
@@ -393,7 +395,9 @@ def test_there_are_enough_of_them() -> None:
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".txt"])
-def test_a_line_of_a_hundred_million_characters_is_refused(ending: str, tmp_path: Path) -> None:
+def test_read_interactions_refuses_a_line_of_100_million_characters(
+    ending: str, tmp_path: Path
+) -> None:
     """`make faults` has a billion, in seconds and bounded memory."""
     path = write_long_line(tmp_path / f"long{ending}", 10**8)
     with pytest.raises(InputError, match="line 2: a field above 16 MB"):
@@ -414,7 +418,7 @@ def write_long_line(path: Path, characters: int) -> Path:
     return path
 
 
-def test_a_pattern_in_a_name_opens_no_other_file(tmp_path: Path) -> None:
+def test_read_interactions_takes_a_glob_pattern_literally(tmp_path: Path) -> None:
     (tmp_path / "e1.csv").write_bytes(HEAD + b"wrong,wrong\n")
     (tmp_path / "e[1].csv").write_bytes(HEAD + b"right,right\n")
     reading = read_interactions(tmp_path / "e[1].csv")
@@ -431,7 +435,9 @@ def test_a_pattern_in_a_name_opens_no_other_file(tmp_path: Path) -> None:
         (lambda folder: None, ("NoneType",)),
     ],
 )
-def test_sources_that_are_none(make: Any, words: tuple[str, ...], tmp_path: Path) -> None:
+def test_read_interactions_refuses_paths_and_objects_that_are_no_source(
+    make: Any, words: tuple[str, ...], tmp_path: Path
+) -> None:
     with pytest.raises(InputError) as caught:
         read_interactions(make(tmp_path))
     assert all(word in str(caught.value) for word in words)

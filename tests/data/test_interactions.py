@@ -30,7 +30,7 @@ def table(pairs, **columns):
     return Interactions.of(users, items, **columns)
 
 
-def outside_pairs(data):
+def id_pairs(data):
     return list(zip(data.user_ids.ids(data.users), data.item_ids.ids(data.items), strict=True))
 
 
@@ -51,7 +51,7 @@ def first_seen(values):
     ],
     ids=["text", "int64", "uint64", "larger"],
 )
-def test_any_id_comes_back_as_it_went_in(values, kind):
+def test_idmap_returns_every_id_unchanged(values, kind):
     @given(values)
     def check(ids):
         known = IdMap.of(ids)
@@ -66,7 +66,7 @@ def test_any_id_comes_back_as_it_went_in(values, kind):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
-def test_whole_number_arrays_keep_their_extremes(dtype):
+def test_idmap_keeps_extreme_integers(dtype):
     edge = np.iinfo(dtype)
     values = np.array([edge.max, edge.min, 1, edge.max], dtype)
     known = IdMap.of(values)
@@ -74,7 +74,7 @@ def test_whole_number_arrays_keep_their_extremes(dtype):
     assert known.indices(values).tolist() == [0, 1, 2, 0]
 
 
-def test_text_decides_who_is_the_same():
+def test_idmap_compares_ids_by_text():
     from_parquet, from_csv = IdMap.of([7, 8]), IdMap.of(["8", "007", "7"])
     assert from_csv.indices([7, 8, 9]).tolist() == [2, 0, -1]
     assert from_parquet.indices(["7", "07", "8"]).tolist() == [0, -1, 1]
@@ -95,19 +95,19 @@ def test_text_decides_who_is_the_same():
     ],
     ids=lambda source: f"{type(source).__name__} {getattr(source, 'type', '')}",
 )
-def test_every_kind_of_column(source):
+def test_idmap_of_accepts_every_kind_of_column(source):
     assert list(IdMap.of(source)) == ["b", "a"]
 
 
 @given(st.lists(INT64, max_size=20), st.integers(0, 3))
-def test_shape_of_the_rows_is_kept(ids, extra):
+def test_idmap_ids_keeps_the_shape_of_indices(ids, extra):
     known = IdMap.of([*ids, *range(extra), 5])
     rows = np.arange(len(known)).reshape(1, -1)
     assert known.ids(rows).shape == rows.shape
     assert known.ids(rows)[0].tolist() == list(known)
 
 
-def test_a_long_request_is_answered_like_a_short_one():
+def test_idmap_indices_of_many_ids_equal_those_of_few():
     known = IdMap.of([f"u{n}" for n in range(0, 6000, 2)])
     asked = [f"u{n}" for n in range(5000)]  # beyond a thousand, another way is taken
     at_once = known.indices(asked)
@@ -117,9 +117,9 @@ def test_a_long_request_is_answered_like_a_short_one():
 
 
 @given(st.lists(TEXT, max_size=10), st.lists(st.lists(TEXT, max_size=10), max_size=3))
-def test_union_keeps_old_rows_and_adds_new_ones_behind(own, others):
-    joined = IdMap.of(own).union([IdMap.of(other) for other in others])
-    assert list(joined) == first_seen([*own, *(i for other in others for i in other)])
+def test_idmap_union_keeps_indices_and_appends_new_ids(separate, others):
+    joined = IdMap.of(separate).union([IdMap.of(other) for other in others])
+    assert list(joined) == first_seen([*separate, *(i for other in others for i in other)])
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_union_keeps_old_rows_and_adds_new_ones_behind(own, others):
     [([1], [2], "int64"), ([1], ["x"], "string"), ([], [2], "int64"), ([2], [], "int64"),
      ([], [], "string"), ([2**63], [2**64 - 1], "uint64")],
 )  # fmt: skip
-def test_union_keeps_numbers_where_all_are_numbers(one, other, kind):
+def test_idmap_union_keeps_integers_if_all_are_integers(one, other, kind):
     joined = IdMap.of(one).union([IdMap.of(other)])
     assert joined.kind == kind
     assert list(joined) == ([str(i) for i in one + other] if kind == "string" else one + other)
 
 
-def test_maps_are_equal_by_content_and_never_a_key():
+def test_idmap_is_equal_by_content_and_unhashable():
     assert IdMap.of(["a", "b"]) == IdMap.of(iter("aba"))
     assert IdMap.of(["a", "b"]) != IdMap.of(["b", "a"])
     assert IdMap.of(["7"]) != IdMap.of([7])
@@ -143,7 +143,7 @@ def test_maps_are_equal_by_content_and_never_a_key():
 
 
 @pytest.mark.parametrize(
-    ("ids", "said"),
+    ("ids", "message"),
     [
         ("ann", "expected a list of ids, got the single value 'ann'"),
         (7, "expected a list of ids, got the single value 7"),
@@ -169,8 +169,8 @@ def test_maps_are_equal_by_content_and_never_a_key():
         (["a", "\ud800"], r"no valid Unicode text: '\\ud800'"),
     ],
 )
-def test_what_is_no_id_is_refused_in_one_line(ids, said):
-    with pytest.raises(InputError, match=said) as caught:
+def test_idmap_refuses_invalid_ids_in_one_line(ids, message):
+    with pytest.raises(InputError, match=message) as caught:
         as_id_text(ids)
     assert "\n" not in str(caught.value)
 
@@ -179,9 +179,9 @@ def test_what_is_no_id_is_refused_in_one_line(ids, said):
 
 
 @given(PAIRS)
-def test_of_keeps_every_event_in_order(pairs):
+def test_interactions_of_keeps_every_event_in_order(pairs):
     data = table(pairs, ratings=range(len(pairs)), timestamps=range(len(pairs)))
-    assert outside_pairs(data) == pairs
+    assert id_pairs(data) == pairs
     assert list(data.user_ids) == first_seen(user for user, _ in pairs)
     assert list(data.item_ids) == first_seen(item for _, item in pairs)
     assert (data.users.dtype, data.items.dtype) == (np.int32, np.int32)
@@ -192,33 +192,33 @@ def test_of_keeps_every_event_in_order(pairs):
 
 
 @given(PAIRS, st.data())
-def test_take_is_plain_indexing(pairs, data):
+def test_interactions_take_is_plain_indexing(pairs, data):
     places = data.draw(st.lists(st.integers(0, len(pairs) - 1), max_size=40))
     events = table(pairs, ratings=range(len(pairs)), timestamps=range(len(pairs)))
     taken = events.take(np.array(places, dtype=int))
-    assert outside_pairs(taken) == [pairs[place] for place in places]
+    assert id_pairs(taken) == [pairs[place] for place in places]
     assert taken.ratings.tolist() == taken.timestamps.tolist() == places
     assert taken.user_ids is events.user_ids
     assert taken.item_ids is events.item_ids
     mask = np.isin(np.arange(len(pairs)), places)
-    assert outside_pairs(events.take(mask)) == [pairs[place] for place in sorted(set(places))]
+    assert id_pairs(events.take(mask)) == [pairs[place] for place in sorted(set(places))]
 
 
 @given(PAIRS, PAIRS)
-def test_remap_changes_rows_and_no_event(pairs, more):
+def test_interactions_remap_changes_indices_only(pairs, more):
     data, other = table(pairs), table(more)
     users = other.user_ids.union([data.user_ids])
     items = other.item_ids.union([data.item_ids])
     moved = data.remap(users, items)
-    assert outside_pairs(moved) == pairs
+    assert id_pairs(moved) == pairs
     assert moved.user_ids is users
     assert moved.item_ids is items
-    assert outside_pairs(moved.remap(data.user_ids, data.item_ids)) == pairs
+    assert id_pairs(moved.remap(data.user_ids, data.item_ids)) == pairs
 
 
-def test_remap_needs_only_the_ids_in_use():
+def test_interactions_remap_needs_only_used_ids():
     data = Interactions.of(["a", "b"], ["x", "y"]).take(np.array([0]))
-    assert outside_pairs(data.remap(IdMap.of(["a"]), IdMap.of(["x"]))) == [("a", "x")]
+    assert id_pairs(data.remap(IdMap.of(["a"]), IdMap.of(["x"]))) == [("a", "x")]
     with pytest.raises(InputError, match="unknown user ids: a"):
         data.remap(IdMap.of(["b"]), IdMap.of(["x"]))
     with pytest.raises(InputError, match="unknown item ids: x"):
@@ -226,11 +226,11 @@ def test_remap_needs_only_the_ids_in_use():
 
 
 @given(PAIRS, st.data())
-def test_compact_leaves_only_ids_with_events(pairs, data):
+def test_interactions_compact_leaves_only_ids_with_events(pairs, data):
     kept = data.draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs)))
     events = table(pairs).take(np.array(kept))
     small = events.compact()
-    assert outside_pairs(small) == outside_pairs(events)
+    assert id_pairs(small) == id_pairs(events)
     # In the order they had, which is that of the whole table.
     used = {pair for pair, keep in zip(pairs, kept, strict=True) if keep}
     whole = first_seen(user for user, _ in pairs)
@@ -239,14 +239,14 @@ def test_compact_leaves_only_ids_with_events(pairs, data):
     assert list(small.item_ids) == [item for item in whole if item in {i for _, i in used}]
 
 
-def test_compact_gives_numbers_back_as_numbers():
+def test_interactions_compact_keeps_integer_ids():
     small = Interactions.of([5, 2**62, 5], [-1, 8, 9]).take(np.array([2])).compact()
-    assert outside_pairs(small) == [(5, 9)]
+    assert id_pairs(small) == [(5, 9)]
     assert (small.user_ids.kind, small.item_ids.kind) == ("int64", "int64")
 
 
 @given(PAIRS)
-def test_matrix_counts_a_pair_once(pairs):
+def test_interactions_matrix_counts_a_pair_once(pairs):
     data = table(pairs)
     naive = np.zeros((data.n_users, data.n_items), np.float32)
     for user, item in zip(data.users, data.items, strict=True):
@@ -260,20 +260,20 @@ def test_matrix_counts_a_pair_once(pairs):
     assert data.duplicates == sum(count - 1 for count in Counter(pairs).values())
 
 
-def test_matrix_has_room_for_users_and_items_without_events():
+def test_interactions_matrix_includes_users_and_items_without_events():
     data = Interactions.of(["a", "b"], ["x", "y"]).take(np.array([0]))
     assert data.matrix.shape == (2, 2)
     assert data.take(np.array([], dtype=int)).matrix.nnz == 0
 
 
-def test_no_events_are_events_too():
+def test_interactions_may_be_empty():
     data = Interactions.of([], [])
     assert (len(data), data.n_users, data.n_items, data.duplicates) == (0, 0, 0, 0)
     assert len(data.compact()) == 0
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"users": [0, 2]}, r"users must be indices in \[0, 2\), got 0..2"),
         ({"users": [-1, 0]}, r"users must be indices in \[0, 2\), got -1..0"),
@@ -285,16 +285,16 @@ def test_no_events_are_events_too():
         ({"timestamps": np.ones(1)}, "timestamps has 1 entries, users has 2"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(changes, said):
+def test_interactions_refuses_columns_that_do_not_fit(changes, message):
     ids = {"user_ids": IdMap.of(["a", "b"]), "item_ids": IdMap.of(["x"])}
     columns = {"users": [0, 1], "items": [0, 0], **changes}
     arrays = {name: np.asarray(values) for name, values in columns.items()}
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         Interactions(**arrays, **ids)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((["a", "b"], ["x"]), "2 users but 1 items; give one of each per event"),
         ((["a"], ["x"], {"ratings": ["good"]}), "ratings must be numbers: .*'good'"),
@@ -302,13 +302,13 @@ def test_columns_that_do_not_fit_are_refused(changes, said):
         ((["a"], ["x"], {"ratings": [1, 2]}), "ratings has 2 entries, users has 1"),
     ],
 )
-def test_of_refuses_what_does_not_fit(arguments, said):
+def test_interactions_of_refuses_columns_that_do_not_fit(arguments, message):
     users, items, *rest = arguments
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         Interactions.of(users, items, **(rest[0] if rest else {}))
 
 
-def test_interactions_are_themselves_and_frozen():
+def test_interactions_are_frozen_and_compare_by_identity():
     one, other = table([("a", "x"), ("b", "y")]), table([("a", "x"), ("b", "y")])
     assert one != other  # a comparison of their arrays would be neither true nor false
     assert len({one, other}) == 2
@@ -321,13 +321,13 @@ def test_interactions_are_themselves_and_frozen():
 
 @settings(max_examples=50)
 @given(PAIRS, st.none() | PAIRS, st.none() | PAIRS)
-def test_split_of_brings_parts_together_and_loses_nothing(train, valid, test):
+def test_split_of_joins_id_maps_and_keeps_every_event(train, valid, test):
     given_parts = {"train": train, "valid": valid, "test": test}
     split = Split.of(*(None if pairs is None else table(pairs) for pairs in given_parts.values()))
     assert list(split.parts) == [name for name, pairs in given_parts.items() if pairs is not None]
     everything = []
     for name, part in split.parts.items():
-        assert outside_pairs(part) == given_parts[name]
+        assert id_pairs(part) == given_parts[name]
         assert part.user_ids is split.user_ids
         assert part.item_ids is split.item_ids
         everything += given_parts[name]
@@ -339,15 +339,15 @@ def test_split_of_brings_parts_together_and_loses_nothing(train, valid, test):
     assert split.train.matrix.shape == (split.n_users, split.n_items)
 
 
-def test_parts_with_maps_of_their_own_are_refused():
+def test_split_refuses_parts_with_different_id_maps():
     with pytest.raises(InputError, match=r"share their id maps; use Split\.of"):
         Split(table([("a", "x")]), test=table([("a", "x")]))
 
 
-def test_parts_of_one_table_are_a_split_and_keep_its_notes():
+def test_split_of_parts_of_one_table_keeps_notes():
     data = table([("a", "x"), ("b", "y"), ("a", "y")])
-    split = Split(data.take(np.array([0, 1])), test=data.take(np.array([2])), notes=("said",))
+    split = Split(data.take(np.array([0, 1])), test=data.take(np.array([2])), notes=("message",))
     assert split.user_ids is data.user_ids
-    assert split.notes == ("said",)
+    assert split.notes == ("message",)
     assert split.valid is None
     assert Split.of(split.train, test=split.test, notes=("more",)).notes == ("more",)

@@ -29,7 +29,7 @@ def write(path, objects):
 
 
 @pytest.mark.parametrize("name", ["review.json", "review.jsonl", "reviews.txt"])
-def test_yelp_reviews_without_an_option(tmp_path, name):
+def test_read_interactions_detects_yelp_reviews(tmp_path, name):
     reading = read_interactions(write(tmp_path / name, REVIEWS))
     data = reading.interactions
     assert list(data.user_ids) == ["ü-1", "zoë"]
@@ -39,7 +39,7 @@ def test_yelp_reviews_without_an_option(tmp_path, name):
     assert (reading.rows_read, reading.rows_rejected, reading.format) == (3, 0, "jsonl")
 
 
-def test_gzipped_and_with_integer_ids(tmp_path):
+def test_read_interactions_jsonl_gzipped_keeps_integer_ids(tmp_path):
     rows = [{"user": 2**53 + 1, "item": -1, "rating": 3}, {"user": 5, "item": 8, "rating": 4.5}]
     path = tmp_path / "r.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
@@ -49,7 +49,7 @@ def test_gzipped_and_with_integer_ids(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{broken", "line 2: is not a JSON object"),
         ("[1, 2]", "line 2: is not a JSON object"),
@@ -60,17 +60,17 @@ def test_gzipped_and_with_integer_ids(tmp_path):
         ('{"user": true, "item": "x"}', r"the user \('user'\) is a bool"),
     ],
 )
-def test_a_broken_line_is_named_or_counted(tmp_path, line, said):
+def test_read_interactions_jsonl_names_or_counts_a_broken_line(tmp_path, line, message):
     good = '{"user": "a", "item": "x"}'
     path = tmp_path / "r.jsonl"
     path.write_text(f"{good}\n{line}\n\n{good}\n")
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         read_interactions(path)
     reading = read_interactions(path, bad_rows="skip")
     assert (reading.rows_read, reading.rows_rejected) == (2, 1)
 
 
-def test_nothing_but_broken_lines(tmp_path):
+def test_read_interactions_jsonl_with_broken_lines_only_is_an_error(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text("{\n{\n")
     with pytest.raises(InputError):
@@ -78,7 +78,7 @@ def test_nothing_but_broken_lines(tmp_path):
 
 
 @pytest.mark.parametrize("shape", ["adressa", "yelp", "amazon", "movielens"])
-def test_the_clean_and_noise_pair_from_every_raw_shape(tmp_path, shape):
+def test_clean_and_noise_from_every_raw_layout(tmp_path, shape):
     rng = np.random.default_rng(0)
     pairs = sorted({(int(u), int(i)) for u, i in zip(rng.integers(0, 30, 900),
                     rng.integers(0, 40, 900), strict=True)})  # fmt: skip

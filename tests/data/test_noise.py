@@ -63,7 +63,7 @@ def raw(seed: int = 0, n: int = 3000, users: int = 80, items: int = 60) -> Inter
 
 
 @pytest.mark.parametrize(("how", "options"), EVERY_WAY)
-def test_what_every_pair_keeps(how: str, options: dict[str, Any]) -> None:
+def test_clean_and_noise_invariants_of_every_pair(how: str, options: dict[str, Any]) -> None:
     data = raw()
     pair = clean_and_noise(data, threshold=3, split=how, seed=5, **options)
     clean, noise = pair.clean, pair.noise
@@ -107,7 +107,7 @@ def test_what_every_pair_keeps(how: str, options: dict[str, Any]) -> None:
         assert set(made.user_ids) == used
 
 
-def test_noisy_events_stay_in_their_period() -> None:
+def test_clean_and_noise_noisy_events_stay_in_their_period() -> None:
     pair = clean_and_noise(raw(), threshold=3, split="temporal", seed=1)
     spans = [part.timestamps for part in pair.noise.parts.values()]
     assert all(span is not None for span in spans)
@@ -116,7 +116,7 @@ def test_noisy_events_stay_in_their_period() -> None:
     assert valid.max() < test.min()
 
 
-def test_noisy_events_stay_in_their_users_period() -> None:
+def test_clean_and_noise_noisy_events_stay_in_the_period_of_their_user() -> None:
     pair = clean_and_noise(raw(), threshold=3, split="leave_k_out", k=2, valid_k=2, seed=1)
     first: dict[str, dict[str, float]] = {"valid": {}, "test": {}}
     for name, starts in first.items():
@@ -129,7 +129,7 @@ def test_noisy_events_stay_in_their_users_period() -> None:
         assert first["valid"].get(user, -np.inf) <= time < first["test"].get(user, np.inf)
 
 
-def test_clean_and_noisy_are_kept_at_one_rate() -> None:
+def test_clean_and_noise_keeps_clean_and_noisy_at_the_same_rate() -> None:
     """What MovieLens-1M's pair shows: the draw does not look at the kind of an event."""
     data = raw(n=20_000, users=800, items=400)
     pair = clean_and_noise(data, threshold=3, split="random", seed=2)
@@ -147,7 +147,7 @@ def test_clean_and_noisy_are_kept_at_one_rate() -> None:
     assert pair.noisy_valid.mean() == pytest.approx(share, abs=0.06)
 
 
-def test_seed_and_order_of_rows() -> None:
+def test_clean_and_noise_depends_on_seed_not_on_row_order() -> None:
     data = raw()
     order = np.random.default_rng(0).permutation(len(data))
     events = events_of(data)
@@ -163,7 +163,7 @@ def test_seed_and_order_of_rows() -> None:
     assert made(data, 1) != made(data, 2)
 
 
-def test_core_keeps_noisy_events_of_its_users_only() -> None:
+def test_clean_and_noise_core_keeps_noisy_events_of_its_users_only() -> None:
     data = raw(n=900)
     pair = clean_and_noise(data, threshold=3, core=5, seed=0)
     assert data.ratings is not None
@@ -185,7 +185,9 @@ def test_core_keeps_noisy_events_of_its_users_only() -> None:
     ),
     st.integers(0, 3),
 )
-def test_no_leak_whatever_the_data(rows: list[tuple[int, int, int]], seed: int) -> None:
+def test_clean_and_noise_never_repeats_a_test_pair(
+    rows: list[tuple[int, int, int]], seed: int
+) -> None:
     data = Interactions.of(
         [row[0] for row in rows], [row[1] for row in rows], ratings=[row[2] for row in rows]
     )
@@ -200,7 +202,7 @@ def test_no_leak_whatever_the_data(rows: list[tuple[int, int, int]], seed: int) 
     assert len(noise.train) == len(pair.clean.train)
 
 
-def test_shares_of_the_published_movielens_pair() -> None:
+def test_clean_and_noise_equals_fractions_of_the_published_movielens_pair() -> None:
     """DiffRec's pair: 403,277 train events in clean, 429,993 in noise, 38.5 % of them noisy."""
     path = DATA / "ml-1m" / "ratings.dat.gz"
     if not path.exists():
@@ -219,7 +221,7 @@ def test_shares_of_the_published_movielens_pair() -> None:
     assert pair.noise.n_items == pytest.approx(3_494, rel=0.02)
 
 
-def test_published_adressa_pair_is_what_the_docstring_says() -> None:
+def test_clean_and_noise_docstring_matches_the_published_adressa_pair() -> None:
     parts = {}
     for kind in ("clean", "noise"):
         for name in ("train", "valid", "test"):
@@ -321,7 +323,7 @@ def read_back(path: Path, like: Interactions) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("shape", "threshold"), [(adressa, 10), (yelp, 3), (amazon, 3), (movielens, 4)]
 )
-def test_pair_from_raw_files_to_files(
+def test_write_pair_from_raw_files(
     shape: Callable[[Path, np.random.Generator], Interactions],
     threshold: float,
     format: str,
@@ -344,7 +346,7 @@ def test_pair_from_raw_files_to_files(
     np.testing.assert_array_equal(again < threshold, pair.noisy_train)
 
 
-def test_headers_are_what_readers_expect(tmp_path: Path) -> None:
+def test_write_split_headers_are_readable(tmp_path: Path) -> None:
     only_ids = Split(Interactions.of(["1"], ["2"]))
     full = Split(Interactions.of(["1"], ["2"], ratings=[4.5], timestamps=[978300760]))
     assert write_split(only_ids, tmp_path / "a")["train"].read_text() == "user\titem\n1\t2\n"
@@ -361,7 +363,9 @@ def test_headers_are_what_readers_expect(tmp_path: Path) -> None:
         max_size=6,
     )
 )
-def test_any_id_survives_the_csv(tmp_path_factory: pytest.TempPathFactory, ids: list[str]) -> None:
+def test_write_split_csv_keeps_every_id(
+    tmp_path_factory: pytest.TempPathFactory, ids: list[str]
+) -> None:
     folder = tmp_path_factory.mktemp("ids")
     data = Interactions.of(ids, list(range(len(ids))))
     for format in ("csv", "tsv", "parquet"):
@@ -369,7 +373,9 @@ def test_any_id_survives_the_csv(tmp_path_factory: pytest.TempPathFactory, ids: 
         assert [row[0] for row in read_back(path, data)] == ids
 
 
-def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_split_failure_leaves_no_partial_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair = clean_and_noise(raw(), threshold=3, seed=0)
     written = write_pair(pair, tmp_path, "csv")
     before = {path: path.read_bytes() for part in written.values() for path in part.values()}
@@ -388,7 +394,7 @@ def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert after == before
 
 
-def test_a_mixture_of_splits_is_refused(tmp_path: Path) -> None:
+def test_write_split_refuses_a_folder_with_another_split(tmp_path: Path) -> None:
     data = Interactions.of(["a"] * 10, range(10))
     write_split(split(data, "random", seed=0), tmp_path, "csv")
     with pytest.raises(InputError, match=r"already holds test\.csv, a part of another split"):
@@ -400,7 +406,7 @@ def test_a_mixture_of_splits_is_refused(tmp_path: Path) -> None:
         write_split(Split(data), tmp_path / "file")
 
 
-def test_atomic_write(tmp_path: Path) -> None:
+def test_atomic_write_replaces_or_leaves_the_file(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     target.write_text("old")
 
@@ -422,7 +428,7 @@ def test_atomic_write(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_atomic_write_names_what_is_wrong(tmp_path: Path) -> None:
+def test_atomic_write_errors_name_the_problem(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no folder"), atomic_write(tmp_path / "no" / "a"):
         pass
     with pytest.raises(InputError, match="it is a folder"), atomic_write(tmp_path):
@@ -442,7 +448,9 @@ def test_atomic_write_names_what_is_wrong(tmp_path: Path) -> None:
         ({"ratings": [np.nan, 1, 5]}, {}, "the rating of event 0 is not a number"),
     ],
 )
-def test_bad_input_is_named(change: dict[str, Any], options: dict[str, Any], message: str) -> None:
+def test_clean_and_noise_errors_name_the_problem(
+    change: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
     columns = {"ratings": [1, 5, 4], "timestamps": [1, 2, 3], **change}
     data = Interactions.of(["a", "b", "c"], ["x", "y", "z"], **columns)
     with pytest.raises(InputError, match=message) as caught:
@@ -450,7 +458,7 @@ def test_bad_input_is_named(change: dict[str, Any], options: dict[str, Any], mes
     assert "\n" not in str(caught.value)
 
 
-def test_a_threshold_is_compared_as_the_rating_was_read() -> None:
+def test_clean_and_noise_threshold_is_compared_in_float32() -> None:
     data = Interactions.of(["a"] * 12, range(12), ratings=[0.7] * 10 + [0.5, 0.69])
     pair: CleanNoisePair = clean_and_noise(data, threshold=0.7, seed=0)
     assert sum(len(part) for part in pair.clean.parts.values()) == 10

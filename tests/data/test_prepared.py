@@ -97,7 +97,7 @@ BY_TIME = [
 
 
 @pytest.mark.parametrize(("how", "options"), BY_TIME)
-def test_splits_by_time_are_those_of_the_readers_in_memory(tmp_path, how, options):
+def test_prepare_splits_by_time_equal_those_in_memory(tmp_path, how, options):
     file = write_events(tmp_path / "events.csv")
     reading = read_interactions(file)
     expected = splits.split(reading.interactions, how, seed=3, **options)
@@ -110,8 +110,8 @@ def test_splits_by_time_are_those_of_the_readers_in_memory(tmp_path, how, option
         assert triples(got.parts[name]) == triples(part), name
     assert same_matrix(got.train.matrix, expected.train.matrix)
     assert manifest["rows"] == {"read": 3000, "rejected": 0}
-    told = set(manifest["notes"])
-    assert set(expected.notes) <= told
+    caught = set(manifest["notes"])
+    assert set(expected.notes) <= caught
 
 
 RANDOM = [
@@ -123,7 +123,7 @@ RANDOM = [
 
 
 @pytest.mark.parametrize(("how", "options"), RANDOM)
-def test_random_splits_hold_out_as_many_of_the_same_events(tmp_path, how, options):
+def test_prepare_random_splits_hold_out_as_many_events_as_in_memory(tmp_path, how, options):
     file = write_events(tmp_path / "events.csv")
     expected = splits.split(read_interactions(file).interactions, how, seed=3, **options)
     prepare([file], tmp_path / "p", how=how, seed=3, memory="200MB", **options)
@@ -138,7 +138,7 @@ def test_random_splits_hold_out_as_many_of_the_same_events(tmp_path, how, option
             assert np.array_equal(*counts), name
 
 
-def test_random_splits_depend_on_the_seed_and_not_on_the_order_of_the_rows(tmp_path):
+def test_prepare_random_splits_depend_on_seed_not_on_row_order(tmp_path):
     file = write_events(tmp_path / "a.csv")
     header, *lines = file.read_text(encoding="utf-8").splitlines()
     other = tmp_path / "b.csv"
@@ -160,19 +160,19 @@ def test_random_splits_depend_on_the_seed_and_not_on_the_order_of_the_rows(tmp_p
     ),
     timed=st.booleans(),
 )
-def test_any_small_table_comes_out_as_it_is_read_in_memory(tmp_path_factory, pairs, timed):
+def test_prepare_any_small_table_equals_read_interactions(tmp_path_factory, pairs, timed):
     folder = tmp_path_factory.mktemp("any")
     columns = {"user": [u for u, _ in pairs], "item": [i for _, i in pairs]}
     if timed:
         columns["timestamp"] = [(7 * n) % 5 for n in range(len(pairs))]
     write_csv(folder / "events.csv", columns)
-    told = {"format": "csv", "delimiter": ",", "header": True}
+    caught = {"format": "csv", "delimiter": ",", "header": True}
     expected = splits.split(
-        read_interactions(folder / "events.csv", **told).interactions,
+        read_interactions(folder / "events.csv", **caught).interactions,
         "random_per_user", seed=0, valid=0.0, test=0.0,
     )  # fmt: skip
     prepare(
-        [folder / "events.csv"], folder / "p", memory="200MB", valid=0.0, test=0.0, reading=told
+        [folder / "events.csv"], folder / "p", memory="200MB", valid=0.0, test=0.0, reading=caught
     )
     got = open_prepared(folder / "p")
     assert (got.user_ids, got.item_ids) == (expected.user_ids, expected.item_ids)
@@ -180,7 +180,7 @@ def test_any_small_table_comes_out_as_it_is_read_in_memory(tmp_path_factory, pai
     assert same_matrix(got.train.matrix, expected.train.matrix)
 
 
-def test_several_files_gzipped_and_not_are_one_behind_the_other(tmp_path):
+def test_prepare_several_files_equals_their_concatenation(tmp_path):
     one = write_events(tmp_path / "one.csv", seed=1)
     two = write_events(tmp_path / "two.csv", seed=2, users=150)
     whole = tmp_path / "whole.csv"
@@ -199,7 +199,7 @@ def test_several_files_gzipped_and_not_are_one_behind_the_other(tmp_path):
     ]  # fmt: skip
 
 
-def test_parquet_keeps_integers(tmp_path):
+def test_prepare_parquet_keeps_integer_ids(tmp_path):
     rng = np.random.default_rng(0)
     table = pa.table(
         {
@@ -223,7 +223,7 @@ def test_parquet_keeps_integers(tmp_path):
     assert open_prepared(tmp_path / "q").user_ids.kind == "string"
 
 
-def test_min_rating_keeps_the_rows_order(tmp_path):
+def test_prepare_min_rating_keeps_the_order_of_ids(tmp_path):
     file = write_events(tmp_path / "events.csv", ratings=True)
     kept = rated_at_least(read_interactions(file).interactions, 4)
     expected = splits.split(kept, "temporal", seed=0)
@@ -237,7 +237,7 @@ def test_min_rating_keeps_the_rows_order(tmp_path):
 BAD = "user,item,timestamp\na,x,1\n,y,2\nb,x,nan\nb,z,3\nonly\nc,x,4\n"
 
 
-def test_bad_rows_are_named_or_counted(tmp_path):
+def test_prepare_names_or_counts_bad_rows(tmp_path):
     (tmp_path / "bad.csv").write_text(BAD)
     with pytest.raises(InputError, match=r"bad\.csv: line 3: the user id is empty"):
         prepare([tmp_path / "bad.csv"], tmp_path / "p", memory="200MB")
@@ -252,16 +252,16 @@ def test_bad_rows_are_named_or_counted(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["bad.csv", "p"]
 
 
-def test_bad_rows_of_parquet_are_named_by_their_row(tmp_path):
+def test_prepare_names_bad_rows_of_parquet_by_number(tmp_path):
     users = pa.array(["a"] * 7 + [None] + ["b"] * 2)
     pq.write_table(pa.table({"user": users, "item": list(range(10))}), tmp_path / "e.parquet")
     with pytest.raises(InputError, match="row 8: the user id is missing"):
         prepare([tmp_path / "e.parquet"], tmp_path / "p", memory="200MB")
-    told = prepare(
+    caught = prepare(
         [tmp_path / "e.parquet"], tmp_path / "p", memory="200MB", valid=0.0, test=0.0,
         reading={"bad_rows": "skip"},
     )  # fmt: skip
-    assert told["rows"] == {"read": 9, "rejected": 1}
+    assert caught["rows"] == {"read": 9, "rejected": 1}
 
 
 @pytest.mark.parametrize(
@@ -286,15 +286,15 @@ def test_bad_rows_of_parquet_are_named_by_their_row(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line_and_leaves_nothing(tmp_path, text, options, message):
+def test_prepare_errors_are_one_line_and_leave_nothing(tmp_path, text, options, message):
     (tmp_path / "e.csv").write_text(text)
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message) as caught:
         prepare([tmp_path / "e.csv"], tmp_path / "p", **{"memory": "200MB", **options})
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     assert os.listdir(tmp_path) == ["e.csv"]
 
 
-def test_files_must_have_the_same_columns(tmp_path):
+def test_prepare_files_must_have_the_same_columns(tmp_path):
     (tmp_path / "a.csv").write_text("user,item,timestamp\na,x,1\n")
     (tmp_path / "b.csv").write_text("user,item\na,x\n")
     with pytest.raises(InputError, match=r"a\.csv has a timestamp and .*b\.csv has none"):
@@ -306,7 +306,7 @@ def test_files_must_have_the_same_columns(tmp_path):
     assert open_prepared(tmp_path / "p").train.timestamps is None
 
 
-def test_only_prepared_data_make_way(tmp_path):
+def test_prepare_replaces_only_prepared_data(tmp_path):
     file = write_events(tmp_path / "events.csv")
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "letter.txt").write_text("dear")
@@ -319,16 +319,16 @@ def test_only_prepared_data_make_way(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["events.csv", "p"]
 
 
-def test_held_out_users_are_so_many(tmp_path):
+def test_prepare_held_out_users_limits_the_number_of_users(tmp_path):
     file = write_events(tmp_path / "events.csv")
     prepare([file], tmp_path / "p", held_out_users=7, memory="200MB")
     got = open_prepared(tmp_path / "p")
     assert len(np.unique(got.test.users)) == 7
     assert set(got.valid.users.tolist()) <= set(got.test.users.tolist())
     prepare([file], tmp_path / "q", memory="200MB")
-    everybody = open_prepared(tmp_path / "q")
-    some = np.isin(everybody.test.users, got.test.users)
-    assert triples(everybody.test.take(some)) == triples(got.test)
+    all_users = open_prepared(tmp_path / "q")
+    some = np.isin(all_users.test.users, got.test.users)
+    assert triples(all_users.test.take(some)) == triples(got.test)
 
 
 # --- the folder -----------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ def copy_of(folder: Path, target: Path) -> Path:
     return target
 
 
-def test_columns_are_mapped_and_not_copied(folder):
+def test_open_prepared_maps_columns_without_copying(folder):
     train = open_prepared(folder).train
     address = {a.__array_interface__["data"][0] for a in (train.users, train.items)}
     maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
@@ -366,7 +366,7 @@ def test_columns_are_mapped_and_not_copied(folder):
     assert train.take(np.arange(5)).matrix.nnz == 5
 
 
-def test_the_matrix_of_one_number_does_what_a_matrix_does(folder):
+def test_open_prepared_matrix_supports_scipy_operations(folder):
     split = open_prepared(folder)
     train = split.train
     plain = Interactions(train.users, train.items, train.user_ids, train.item_ids).matrix
@@ -390,7 +390,7 @@ NAMES = ["train", "valid", "test", "histories", "offsets", "users", "items"]
 
 @pytest.mark.parametrize("name", [*(f"{n}.arrow" for n in NAMES), "manifest.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut off", "longer", "changed"])
-def test_a_damaged_file_is_named_in_one_line(folder, tmp_path, name, damage):
+def test_open_prepared_names_a_damaged_file_in_one_line(folder, tmp_path, name, damage):
     broken = copy_of(folder, tmp_path / "p")
     path = broken / name
     content = path.read_bytes()
@@ -404,15 +404,15 @@ def test_a_damaged_file_is_named_in_one_line(folder, tmp_path, name, damage):
     if name == "manifest.json" and damage == "longer":
         path.write_bytes(content + b"{")
     assert is_prepared(broken)
-    with pytest.raises(InputError, match=name.replace(".", r"\.")) as told:
+    with pytest.raises(InputError, match=name.replace(".", r"\.")) as caught:
         open_prepared(broken, verify=True)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     if damage != "changed":
         with pytest.raises(InputError, match=name.replace(".", r"\.")):
             open_prepared(broken)
 
 
-def test_rows_out_of_range_are_found_without_a_checksum(folder, tmp_path):
+def test_open_prepared_finds_indices_out_of_range_without_checksum(folder, tmp_path):
     broken = copy_of(folder, tmp_path / "p")
     users = open_prepared(folder).train.users.tobytes()
     content = (broken / "train.arrow").read_bytes()
@@ -423,7 +423,7 @@ def test_rows_out_of_range_are_found_without_a_checksum(folder, tmp_path):
         open_prepared(broken)
 
 
-def test_the_readers_take_the_folder_and_refuse_options_for_raw_files(folder):
+def test_load_opens_prepared_data_and_refuses_read_options(folder):
     assert isinstance(load(folder), Split)
     with pytest.raises(InputError, match="user='u' is for raw files"):
         load(folder, user="u")
@@ -464,7 +464,7 @@ def test_block_order_is_a_permutation_however_it_is_cut(n, block, first, cuts, s
     assert np.concatenate(pieces).tolist() == whole[first:].tolist()
 
 
-def test_block_order_moves_blocks_and_their_inside_every_epoch():
+def test_block_order_shuffles_blocks_and_their_contents_every_epoch():
     n, block = 10_000, 100
     orders = [BlockOrder(n, (0, epoch), block=block)[:n] for epoch in (1, 2)]
     blocks = [order[::block] // block for order in orders]
@@ -477,7 +477,7 @@ def test_block_order_moves_blocks_and_their_inside_every_epoch():
         assert len(np.unique(order[:block] // block)) == 1
 
 
-def test_ordinary_data_keep_their_order_of_old():
+def test_epoch_order_of_data_in_memory_is_a_seeded_permutation():
     data = Interactions.of(list("abcabc"), list("xyzyzx"))
     old = np.random.default_rng([5, 2]).permutation(6)
     assert epoch_order(data, 5, 2).tolist() == old.tolist()
@@ -487,7 +487,7 @@ def test_ordinary_data_keep_their_order_of_old():
     assert epoch_order(data, 5, 2, 1, chances).tolist() == drawn[1:].tolist()
 
 
-def test_nth_smallest_is_that_of_sorting():
+def test_nth_smallest_equals_sorting():
     rng = np.random.default_rng(0)
     values = rng.integers(0, 2**64, 5000, dtype=np.uint64)
     values[:2500] = rng.choice(values[2500:2520], 2500)
@@ -496,7 +496,7 @@ def test_nth_smallest_is_that_of_sorting():
         assert nth_smallest(lambda: iter(chunks), place) == np.sort(values)[place]
 
 
-def test_chunks_are_of_whole_users_and_cover_all():
+def test_pairs_chunks_contain_complete_users_and_cover_all():
     sizes = np.array([3, 1, 9, 2, 2, 0, 5])
     starts = np.concatenate(([0], np.cumsum(sizes)))
     items = np.arange(22, dtype=np.int32)
@@ -534,7 +534,7 @@ def trained(split: Split, options=OPTIONS, **more):
     return model, history
 
 
-def test_training_learns_as_well_as_in_memory(taste):
+def test_fit_on_prepared_data_learns_as_well_as_in_memory(taste):
     folder, memory = taste
     values = []
     for split in (open_prepared(folder), memory):
@@ -544,7 +544,7 @@ def test_training_learns_as_well_as_in_memory(taste):
     assert abs(values[0] - values[1]) < 0.05
 
 
-def test_training_resumes_bit_for_bit_in_the_middle_of_an_epoch(taste, tmp_path, monkeypatch):
+def test_fit_on_prepared_data_resumes_bit_for_bit_within_an_epoch(taste, tmp_path, monkeypatch):
     folder, _ = taste
     whole, _ = trained(open_prepared(folder))
     step, steps = CpuEngine.step, 0
@@ -570,7 +570,7 @@ def test_training_resumes_bit_for_bit_in_the_middle_of_an_epoch(taste, tmp_path,
         assert np.array_equal(one.detach().numpy(), other.detach().numpy())
 
 
-def test_the_facade_takes_the_folder(taste):
+def test_recommender_fit_accepts_a_prepared_folder(taste):
     folder, _ = taste
     recommender = Recommender(epochs=2, dimensions=8).fit(folder)
     items, _ = recommender.recommend(["7", "11"], k=3)
@@ -586,7 +586,7 @@ def llpauc(*words: object, **more) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.slow
-def test_the_command_prepares_verifies_and_trains(tmp_path):
+def test_main_data_prepare_verify_and_train(tmp_path):
     file = write_events(tmp_path / "events.csv")
     out = tmp_path / "p"
     done = llpauc("data", "prepare", file, "--out", out, "--memory", "200MB", "--json")
@@ -618,7 +618,7 @@ def big_file(path: Path, n: int) -> Path:
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_goes_to_the_disk(tmp_path):
+def test_prepare_above_the_memory_limit_uses_the_disk(tmp_path):
     file = big_file(tmp_path / "big.csv", 2_000_000)
     expected = splits.split(read_interactions(file).interactions, "temporal", seed=0)
     prepare([file], tmp_path / "p", how="temporal", memory="200MB")
@@ -632,7 +632,7 @@ def test_what_does_not_fit_goes_to_the_disk(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["stage", "pairs.item.raw"])
-def test_ctrl_c_leaves_nothing_behind(tmp_path, when):
+def test_main_data_prepare_ctrl_c_leaves_nothing_behind(tmp_path, when):
     file = big_file(tmp_path / "big.csv", 1_000_000)
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -645,13 +645,13 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path, when):
         assert child.poll() is None
         time.sleep(0.01)
     child.send_signal(signal.SIGINT)
-    _, told = child.communicate(timeout=60)
-    assert child.returncode == 130, told
-    assert told.decode().splitlines()[-1] == "llpauc: interrupted"
+    _, caught = child.communicate(timeout=60)
+    assert child.returncode == 130, caught
+    assert caught.decode().splitlines()[-1] == "llpauc: interrupted"
     assert os.listdir(tmp_path) == ["big.csv"]
 
 
-def test_memory_is_a_number_and_a_unit():
+def test_memory_bytes_needs_a_number_and_a_unit():
     assert memory_bytes("250mb") == 250_000_000
     for wrong in ("", "GB", "4", "-4GB", "4 G B", "4GiB"):
         with pytest.raises(InputError, match="number and a unit"):

@@ -22,10 +22,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from llpauc.data.columns import ColumnRoles
 from llpauc.data.formats import FORMATS
 from llpauc.data.interactions import Interactions, Split
+from llpauc.data.out_of_core import prepare
+from llpauc.data.prepared import open_prepared
 from llpauc.data.readers import Reading, load, read_interactions, read_split
-from llpauc.data.sources import connect
+from llpauc.data.sources import Format, Source, connect
 from llpauc.errors import InputError
 
 DATA = Path(os.environ.get("LLPAUC_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -71,7 +74,7 @@ READ_AS = {"e.tsv": "tsv", "comma.tsv": "tsv", "e.inter": "inter", "u.data": "u.
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", FILES)
-def test_formats_are_guessed(name: str, packed: bool, tmp_path: Path) -> None:
+def test_read_interactions_detects_formats(name: str, packed: bool, tmp_path: Path) -> None:
     content = FILES[name].encode()
     name_on_disk = name + ".gz" if packed else name
     reading = read(tmp_path, name_on_disk, gzip.compress(content) if packed else content)
@@ -83,16 +86,40 @@ def test_formats_are_guessed(name: str, packed: bool, tmp_path: Path) -> None:
     assert any("user = column" in note and "(detected)" in note for note in reading.notes)
 
 
-def test_formats_can_be_told(tmp_path: Path) -> None:
+def test_read_interactions_accepts_a_requested_format(tmp_path: Path) -> None:
     reading = read(tmp_path, "x", FILES["u.data"], format="u.data")
     assert events(reading.interactions) == PLAIN
-    assert set(FORMATS) == {
+    assert set(FORMATS) >= {
         *("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet", "jsonl"),
     }
 
 
-def test_the_notes_say_what_was_guessed_and_only_that(tmp_path: Path) -> None:
-    told = read(
+def test_formats_entry_is_all_a_new_format_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One entry is enough for the ending, the sniffing, the option and for prepared data."""
+
+    def read_pairs(source: Source) -> None:
+        roles = ColumnRoles({"user": 0, "item": 1}, "number", (f"{source.name}: two letters",))
+        source.start(roles)
+        lines = source.path.read_text().split()[1:]
+        source.add(
+            {"user": pa.array([x[0] for x in lines]), "item": pa.array([x[1] for x in lines])}
+        )
+
+    pairs = Format(read_pairs, (".pairs",), sniff=lambda source: source.head.startswith(b"PAIRS"))
+    monkeypatch.setitem(FORMATS, "pairs", pairs)
+    expected = [("a", "x"), ("b", "y"), ("a", "y")]
+    for name, options in (("e.pairs", {}), ("noname", {}), ("e.csv", {"format": "pairs"})):
+        reading = read(tmp_path, name, "PAIRS ax by ay", **options)
+        assert events(reading.interactions) == expected
+        assert (reading.format, reading.rows_read) == ("pairs", 3)
+    prepare([tmp_path / "e.pairs"], tmp_path / "p", memory="200MB", valid=0.0, test=0.0)
+    assert sorted(events(open_prepared(tmp_path / "p").train)) == sorted(expected)
+
+
+def test_read_interactions_notes_list_detected_choices_only(tmp_path: Path) -> None:
+    requested = read(
         tmp_path,
         "e.csv",
         FILES["e.csv"],
@@ -104,13 +131,13 @@ def test_the_notes_say_what_was_guessed_and_only_that(tmp_path: Path) -> None:
         rating="rating",
         timestamp="3",
     )
-    assert not any("detected" in note for note in told.notes)
+    assert not any("detected" in note for note in requested.notes)
     guessed = " ".join(read(tmp_path, "e.csv", FILES["e.csv"]).notes)
     for word in ("delimiter ','", "a header", "user = column 'user_id'", "timestamp = column"):
         assert word in guessed
 
 
-def test_columns_by_name_and_by_position(tmp_path: Path) -> None:
+def test_read_interactions_columns_by_name_and_by_position(tmp_path: Path) -> None:
     text = "who,what,3,dwell\na,x,7,5\nb,y,8,6\n"
     by_name = read(tmp_path, "e.csv", text, user="who", item="what", rating="dwell")
     assert events(by_name.interactions) == [("a", "x", 5.0), ("b", "y", 6.0)]
@@ -121,7 +148,7 @@ def test_columns_by_name_and_by_position(tmp_path: Path) -> None:
     assert events(placed.interactions) == [("a", "x", 5.0), ("b", "y", 6.0)]
 
 
-def test_columns_of_a_file_without_header(tmp_path: Path) -> None:
+def test_read_interactions_columns_of_a_file_without_header(tmp_path: Path) -> None:
     amazon = "x,a,3,10\nx,b,4.5,-20\ny,a,1,30\n"
     reading = read(tmp_path, "e.csv", amazon, user=1, item=0)
     assert events(reading.interactions) == PLAIN
@@ -149,19 +176,19 @@ def test_columns_of_a_file_without_header(tmp_path: Path) -> None:
         ("u1,1\nu2,2\n", False),
     ],
 )
-def test_headers_are_guessed(text: str, header: bool, tmp_path: Path) -> None:
+def test_read_interactions_detects_headers(text: str, header: bool, tmp_path: Path) -> None:
     reading = read(tmp_path, "e.csv", text, user=0, item=1)
     assert len(reading.interactions) == text.count("\n") - header
     word = "a header (detected)" if header else "no header (detected)"
     assert any(word in note for note in reading.notes)
 
 
-def test_a_given_name_makes_the_first_row_a_header(tmp_path: Path) -> None:
+def test_read_interactions_requested_name_makes_the_first_row_a_header(tmp_path: Path) -> None:
     reading = read(tmp_path, "e.csv", "left,right\na,b\n", user="left", item="right")
     assert events(reading.interactions) == [("a", "b")]
 
 
-def test_columns_can_be_left_aside(tmp_path: Path) -> None:
+def test_read_interactions_ignores_columns_on_request(tmp_path: Path) -> None:
     reading = read(tmp_path, "e.csv", FILES["e.csv"], rating="none")
     assert reading.interactions.ratings is None
     assert reading.interactions.timestamps is not None
@@ -171,7 +198,7 @@ def test_columns_can_be_left_aside(tmp_path: Path) -> None:
     assert any("'date' ignored" in note for note in odd.notes)
 
 
-def test_dates_become_seconds(tmp_path: Path) -> None:
+def test_read_interactions_dates_become_seconds(tmp_path: Path) -> None:
     texts = ["2020-01-31", "2020-01-31 12:30:00", "2020-01-31T12:30:00.25Z", "1960-05-01"]
     texts += ["2020-01-31T12:30:00+02:00", "2020-01-31T12:30:00-0730"]
     rows = "".join(f"u,i,{text}\n" for text in texts)
@@ -182,12 +209,12 @@ def test_dates_become_seconds(tmp_path: Path) -> None:
     assert found.tolist() == expected
 
 
-def test_the_best_known_name_wins(tmp_path: Path) -> None:
+def test_read_interactions_prefers_the_first_known_name(tmp_path: Path) -> None:
     text = "asin,parent_asin,user_id\np,q,a\n"
     assert events(read(tmp_path, "e.csv", text).interactions) == [("a", "q")]
 
 
-def test_adjacency_lists(tmp_path: Path) -> None:
+def test_read_interactions_adjacency_lists(tmp_path: Path) -> None:
     reading = read(tmp_path, "e.txt", "7 1 2 3\n8\n9 2\n7 4\n")
     data = reading.interactions
     assert events(data) == [("7", "1"), ("7", "2"), ("7", "3"), ("9", "2"), ("7", "4")]
@@ -197,7 +224,7 @@ def test_adjacency_lists(tmp_path: Path) -> None:
         read(tmp_path, "e.txt", "7 1 2 3\n8 4\n", rating="x")
 
 
-def test_many_rows_in_their_order(tmp_path: Path) -> None:
+def test_read_interactions_keeps_the_order_of_many_rows(tmp_path: Path) -> None:
     """More than one batch and one thread; ids numbered by first appearance."""
     rng = np.random.default_rng(0)
     users, items = rng.integers(0, 5000, 400_000), rng.integers(0, 900, 400_000)
@@ -231,7 +258,7 @@ ids = st.text(
     line_end=st.sampled_from(["\n", "\r\n"]),
 )
 @example(pairs=[('a\n"b",c', "\ufeff")], delimiter=",", line_end="\n")
-def test_any_id_round_trips(
+def test_read_interactions_any_id_round_trips(
     pairs: list[tuple[str, str]], delimiter: str, line_end: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "e.csv"
@@ -272,7 +299,9 @@ PIECES = ["a", '"', ",", "\n", "\r", "\r\n", " ", "b,c\n", '"x",', '""', "é", '
 @example(pieces=['a,b\n"'])
 @example(pieces=['a"b,c"d\n'])
 @example(pieces=['"a" ,b\n'])
-def test_odd_bytes_are_read_as_the_csv_module_reads_them(pieces: list[str], tmp_path: Path) -> None:
+def test_read_interactions_reads_irregular_bytes_like_the_csv_module(
+    pieces: list[str], tmp_path: Path
+) -> None:
     content = ("user,item\n" + "".join(pieces)).encode()
     expected = by_the_csv_module(content, 2)
     if expected is None:
@@ -291,7 +320,7 @@ ROWS = {"1,2,3\n": True, "4,5,1e3\n": True, '"6\n",7,0\n': True} | dict.fromkeys
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(rows=st.lists(st.sampled_from(list(ROWS)), min_size=1, max_size=30))
-def test_every_row_is_read_or_counted(rows: list[str], tmp_path: Path) -> None:
+def test_read_interactions_reads_or_counts_every_row(rows: list[str], tmp_path: Path) -> None:
     good = [row for row in rows if ROWS[row]]
     content = "user,item,rating\n" + "".join(rows)
     if not good:
@@ -326,7 +355,7 @@ SECONDS.append(datetime(1960, 1, 1, tzinfo=UTC).timestamp())
     ],
     ids=["pandas", "polars", "arrow", "pandas with an index", "categorical", "pandas categories"],
 )
-def test_frames(make: Any) -> None:
+def test_read_interactions_frames(make: Any) -> None:
     reading = read_interactions(make({**FRAME, "timestamp": TIMES}))
     data = reading.interactions
     assert events(data) == list(zip(*FRAME.values(), SECONDS, strict=True))
@@ -346,7 +375,7 @@ def test_frames(make: Any) -> None:
         (pa.array(["12.5"]), 12.5),
     ],
 )
-def test_typed_times(values: pa.Array, seconds: float) -> None:
+def test_read_interactions_typed_times(values: pa.Array, seconds: float) -> None:
     table = pa.table({"user": ["a"], "item": ["b"], "time": values})
     times = read_interactions(table).interactions.timestamps
     assert times is not None
@@ -368,14 +397,14 @@ def test_typed_times(values: pa.Array, seconds: float) -> None:
         (pa.table({"user": pa.array([], pa.int64()), "item": pa.array([], pa.int64())}), "no rows"),
     ],
 )
-def test_bad_frames(frame: Any, words: str) -> None:
+def test_read_interactions_refuses_bad_frames(frame: Any, words: str) -> None:
     with pytest.raises(InputError) as caught:
         read_interactions(frame)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_big_integers_stay_integers(tmp_path: Path) -> None:
+def test_read_interactions_keeps_big_integers(tmp_path: Path) -> None:
     users = [2**64 - 1, 2**63, 0]
     table = pa.table({"user": pa.array(users, pa.uint64()), "item": [-1, -(2**63), 7]})
     pq.write_table(table, tmp_path / "e.parquet")
@@ -385,7 +414,7 @@ def test_big_integers_stay_integers(tmp_path: Path) -> None:
         assert (data.user_ids.kind, data.item_ids.kind) == ("uint64", "int64")
 
 
-def test_parquet_reads_what_it_needs(tmp_path: Path) -> None:
+def test_read_interactions_parquet_reads_needed_columns(tmp_path: Path) -> None:
     table = pa.table({"text": ["t"] * 3, **FRAME, "timestamp": TIMES, "list": [[1], [2], []]})
     pq.write_table(table, tmp_path / "e.pq", row_group_size=2)
     reading = read_interactions(tmp_path / "e.pq")
@@ -396,7 +425,7 @@ def test_parquet_reads_what_it_needs(tmp_path: Path) -> None:
     assert list(other.interactions.item_ids) == [5, 7]
 
 
-def test_sparse_matrices() -> None:
+def test_read_interactions_sparse_matrices() -> None:
     dense = np.array([[0, 2, 0], [0, 0, 0], [1, 0, 3]])
     for make in (sparse.csr_matrix, sparse.csr_array, sparse.coo_matrix, sparse.csc_array):
         data = read_interactions(make(dense)).interactions
@@ -416,7 +445,7 @@ def test_sparse_matrices() -> None:
             read_interactions(bad)
 
 
-def test_interactions_pass_through() -> None:
+def test_read_interactions_returns_interactions_unchanged() -> None:
     data = Interactions.of([1, 2], ["a", "b"])
     assert read_interactions(data).interactions is data
     with pytest.raises(InputError, match="leave it out"):
@@ -440,7 +469,7 @@ def make_files(folder: Path, **files: str) -> Path:
         ("My-Train_2.tsv", "dev.csv", "TEST.txt"),
     ],
 )
-def test_split_files_are_found_by_name(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_read_split_finds_parts_by_name(names: tuple[str, ...], tmp_path: Path) -> None:
     texts = ["user\titem\na\tx\nb\ty\n", "user\titem\nb\tx\n", "user\titem\nc\tz\na\tx\na\tx\n"]
     for name, text in zip(names, texts, strict=True):
         (tmp_path / name).write_text(text)
@@ -458,7 +487,7 @@ def test_split_files_are_found_by_name(names: tuple[str, ...], tmp_path: Path) -
         assert len(set(split.notes)) == len(split.notes)
 
 
-def test_a_folder_of_json_lines(tmp_path: Path) -> None:
+def test_load_folder_of_json_lines(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(
         '{"user": "a", "item": "x"}\n{"user": "b", "item": "y"}\n'
     )
@@ -474,7 +503,7 @@ def test_a_folder_of_json_lines(tmp_path: Path) -> None:
     assert len(load(tmp_path).interactions) == 2
 
 
-def test_parts_given_one_by_one(tmp_path: Path) -> None:
+def test_read_split_parts_given_one_by_one(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("a,x\nb,y\n")
     test = pl.DataFrame({"user": ["c"], "item": ["y"]})
     split = read_split(train=tmp_path / "one.csv", test=test)
@@ -491,20 +520,20 @@ def test_parts_given_one_by_one(tmp_path: Path) -> None:
             read_split(**arguments)
 
 
-def test_two_train_files_are_one_too_many(tmp_path: Path) -> None:
+def test_load_refuses_two_train_files(tmp_path: Path) -> None:
     make_files(tmp_path, train__csv="a,b\n", train__tsv="a\tb\n", test__csv="a,b\n")
     with pytest.raises(InputError, match=r"train part: train\.csv, train\.tsv"):
         load(tmp_path)
 
 
-def test_lists_of_one_length_follow_the_train_file(tmp_path: Path) -> None:
+def test_read_split_adjacency_lists_follow_the_train_file(tmp_path: Path) -> None:
     make_files(tmp_path, train__txt="1 2 3\n4 5\n", test__txt="1 6 7\n4 6 7\n")
     split = read_split(tmp_path)
     assert split.test is not None
     assert events(split.test) == [("1", "6"), ("1", "7"), ("4", "6"), ("4", "7")]
 
 
-def test_folders_with_one_file_of_events(tmp_path: Path) -> None:
+def test_load_folder_with_one_file_of_events(tmp_path: Path) -> None:
     for folder, files in {
         "alone": {"what__csv": "user,item\na,x\n", "README__txt": "read me"},
         "movielens": {"ratings__csv": "user,item\na,x\n", "movies__csv": "item,title\nx,X\n"},
@@ -524,14 +553,16 @@ def test_folders_with_one_file_of_events(tmp_path: Path) -> None:
         load(tmp_path / "none")
 
 
-def test_duckdb_keeps_to_itself() -> None:
+def test_connect_duckdb_uses_no_network_and_no_temporary_folder() -> None:
     with connect() as connection:
         names = ["temp_directory", "autoinstall_known_extensions", "autoload_known_extensions"]
         query = ", ".join(f"current_setting('{name}')::VARCHAR" for name in names)
         assert connection.sql(f"SELECT {query}").fetchall() == [("", "false", "false")]
 
 
-def test_unpacked_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_interactions_removes_uncompressed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     packed = gzip.compress(FILES["e.csv"].encode())
@@ -556,7 +587,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_data_load_without_options(name: str) -> None:
+def test_load_real_data_without_options(name: str) -> None:
     if not (DATA / name).is_dir():
         pytest.skip(f"{name} is not in LLPAUC_DATA or ../shared/data")
     data = load(DATA / name)
@@ -571,7 +602,7 @@ def test_real_data_load_without_options(name: str) -> None:
         assert set(data.interactions.ratings.tolist()) == {1.0, 2.0, 3.0, 4.0, 5.0}
 
 
-def test_the_known_dirt_of_adressa_is_still_there() -> None:
+def test_load_adressa_keeps_known_duplicates_and_leaks() -> None:
     for name, leaks in (("adressa_clean", 89), ("adressa_noise", 79)):
         if not (DATA / name).is_dir():
             pytest.skip(f"{name} is not in LLPAUC_DATA or ../shared/data")

@@ -86,7 +86,7 @@ def shuffled(part: Interactions, seed: int = 0) -> Interactions:
 
 @settings(max_examples=80, deadline=None)
 @given(EVENTS, st.floats(0.5, 100))
-def test_weights_equal_a_plain_loop(events, half_life):
+def test_age_weights_equal_a_plain_loop(events, half_life):
     data = table(events)
     last = max(time for _, _, time in events)
     by_time = [0.5 ** ((last - time) / half_life) for _, _, time in events]
@@ -100,7 +100,7 @@ def test_weights_equal_a_plain_loop(events, half_life):
 
 @settings(max_examples=80, deadline=None)
 @given(EVENTS, st.floats(0.5, 100))
-def test_counts_equal_a_plain_loop_over_distinct_users(events, half_life):
+def test_recent_counts_equal_a_plain_loop_over_distinct_users(events, half_life):
     data = table(events)
     latest: dict[tuple[int, int], float] = {}
     for user, item, time in zip(data.users, data.items, data.timestamps, strict=True):
@@ -116,7 +116,7 @@ def test_counts_equal_a_plain_loop_over_distinct_users(events, half_life):
 
 @settings(max_examples=60, deadline=None)
 @given(EVENTS, st.sampled_from(["time", "rows", "parts"]))
-def test_an_infinite_half_life_is_popularity(events, by):
+def test_recent_counts_with_infinite_half_life_are_popularity(events, by):
     data = table(events)
     np.testing.assert_array_equal(
         recent_scorer(data, math.inf, by).scores, scorer_of("popularity", data).scores
@@ -128,7 +128,7 @@ def test_an_infinite_half_life_is_popularity(events, by):
 
 @settings(max_examples=60, deadline=None)
 @given(EVENTS, st.floats(0.5, 100), st.sampled_from([1e-3, 60.0, 2.0**20]), st.integers(0, 10**9))
-def test_neither_the_unit_nor_the_origin_of_time_matters(events, half_life, scale, origin):
+def test_age_weights_do_not_depend_on_unit_and_origin_of_time(events, half_life, scale, origin):
     data = table(events)
     moved = replace(data, timestamps=data.timestamps + origin)
     np.testing.assert_array_equal(age_weights(moved, half_life), age_weights(data, half_life))
@@ -140,7 +140,7 @@ def test_neither_the_unit_nor_the_origin_of_time_matters(events, half_life, scal
 
 @settings(max_examples=60, deadline=None)
 @given(EVENTS, st.randoms(use_true_random=False))
-def test_events_of_one_time_weigh_alike_in_any_order(events, random):
+def test_age_weights_of_equal_times_are_equal_in_any_order(events, random):
     data = table(events)
     order = list(range(len(events)))
     random.shuffle(order)
@@ -151,7 +151,7 @@ def test_events_of_one_time_weigh_alike_in_any_order(events, random):
             assert weights[events.index(one)] == weights[events.index(other)]
 
 
-def test_parts_stand_one_after_the_other():
+def test_event_ages_of_consecutive_parts():
     train, valid = without_times(MOVING.train), without_times(MOVING.valid)
     n, m = len(train), len(valid)
     assert event_ages([train, valid], "rows").tolist() == list(range(n + m - 1, -1, -1))
@@ -165,7 +165,7 @@ def test_parts_stand_one_after_the_other():
     assert order_of(nearly) == sorted(range(len(only)), key=lambda i: (-only[i], -old[i], i))
 
 
-def test_a_time_that_is_missing_leaves_the_order_of_the_rows():
+def test_age_weights_with_a_missing_time_use_row_order():
     data = table([(0, 0, 5), (1, 1, 3), (2, 0, 4)])
     broken = replace(data, timestamps=np.array([5.0, np.nan, 4.0]))
     assert age_weights(broken, 1.0).tolist() == [0.25, 0.5, 1.0]
@@ -174,14 +174,14 @@ def test_a_time_that_is_missing_leaves_the_order_of_the_rows():
 
 
 @pytest.mark.parametrize("half_life", [0.0, -1.0, float("nan")])
-def test_a_half_life_is_above_zero(half_life):
+def test_age_weights_refuses_a_half_life_of_zero_or_less(half_life):
     with pytest.raises(InputError, match="half_life must be above 0"):
         age_weights(MOVING.train, half_life)
     with pytest.raises(InputError, match="half_life must be above 0"):
         recent_scorer(MOVING.train, half_life)
 
 
-def test_an_unknown_way_to_measure_age_is_told_the_ways():
+def test_event_ages_error_lists_the_known_ways():
     with pytest.raises(InputError, match="choose one of: time, rows, parts"):
         age_weights(MOVING.train, 1.0, "days")
 
@@ -191,7 +191,7 @@ def test_an_unknown_way_to_measure_age_is_told_the_ways():
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("mask", MASKS)
-def test_values_of_one_list_equal_full_ranking(seed, mask):
+def test_one_list_values_equal_full_ranking(seed, mask):
     split = random_split(seed)
     rng = np.random.default_rng(seed)
     scores = rng.integers(0, 8, split.n_items).astype(np.float32)  # ties everywhere
@@ -202,7 +202,7 @@ def test_values_of_one_list_equal_full_ranking(seed, mask):
         np.testing.assert_array_equal(got, full.values[metric])
 
 
-def test_one_list_needs_a_metric_of_lists():
+def test_one_list_values_needs_a_top_k_metric():
     with pytest.raises(InputError, match="expected a top-K metric such as ndcg@20"):
         one_list_values(np.zeros(3, np.float32), None, None, "auc")
 
@@ -210,7 +210,7 @@ def test_one_list_needs_a_metric_of_lists():
 # --- choosing -------------------------------------------------------------------------------------
 
 
-def test_the_choice_is_the_best_of_its_grid_by_full_ranking():
+def test_choose_recency_is_the_best_of_its_grid_by_full_ranking():
     chosen = choose_recency(before(MOVING, "test"))
     found = {
         half_life: evaluate(
@@ -227,7 +227,7 @@ def test_the_choice_is_the_best_of_its_grid_by_full_ranking():
     assert chosen.by == "time"
 
 
-def test_in_a_moving_world_recent_popularity_wins_the_test_too():
+def test_choose_recency_with_drift_is_better_on_the_test_part():
     recent = evaluate(recent_scorer(before(MOVING, "test")), MOVING).mean("ndcg@20")
     always = evaluate(scorer_of("popularity", join(before(MOVING, "test"))), MOVING).mean("ndcg@20")
     assert recent > 2 * always
@@ -235,7 +235,7 @@ def test_in_a_moving_world_recent_popularity_wins_the_test_too():
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("way", ["time", "rows", "shuffled"])
-def test_in_a_still_world_all_events_weigh_alike(seed, way):
+def test_choose_recency_without_drift_is_infinite(seed, way):
     change = {"time": lambda part: part, "rows": without_times, "shuffled": shuffled}[way]
     split = world(moving=False, seed=seed)
     parts = [change(part) for part in before(split, "test")]
@@ -246,13 +246,13 @@ def test_in_a_still_world_all_events_weigh_alike(seed, way):
     )
 
 
-def test_the_order_of_rows_serves_where_there_are_no_times():
+def test_choose_recency_without_times_uses_row_order():
     chosen = choose_recency([without_times(part) for part in before(MOVING, "test")])
     assert (chosen.by, chosen.has_drift) == ("rows", True)
     assert "events" in str(chosen)
 
 
-def test_the_order_of_parts_serves_where_rows_are_in_no_order():
+def test_choose_recency_without_row_order_uses_parts():
     parts = [shuffled(part) for part in before(MOVING, "test")]
     chosen = choose_recency(parts)
     assert (chosen.by, chosen.has_drift) == ("parts", True)
@@ -266,21 +266,21 @@ def test_the_order_of_parts_serves_where_rows_are_in_no_order():
     )
 
 
-def test_an_age_in_parts_is_no_age_of_events():
+def test_choose_recency_by_parts_gives_no_event_weights():
     train, valid = (shuffled(part) for part in before(MOVING, "test"))
     assert choose_recency([train, valid]).by == "parts"
     assert recipe("moving", train, valid)["half_life"] is None
 
 
-def test_each_half_of_the_last_part_is_told_by_the_other():
+def test_choose_recency_by_parts_predicts_each_half_from_the_other():
     train, valid = (shuffled(part) for part in before(MOVING, "test"))
     chosen = choose_recency([train, valid])
     users = sorted(set(valid.users.tolist()))
     folds = [set(users[::2]), set(users[1::2])]
     for half_life, figure in chosen.values.items():
         values = []
-        for told in folds:
-            inside = np.array([user in told for user in valid.users])
+        for predicted in folds:
+            inside = np.array([user in predicted for user in valid.users])
             scores = 0.5 ** (1 / half_life) * train.matrix.toarray()  # of users x items
             scores = np.maximum(scores, valid.take(~inside).matrix.toarray()).sum(axis=0)
             halved = Split(train, valid.take(inside))
@@ -290,21 +290,21 @@ def test_each_half_of_the_last_part_is_told_by_the_other():
         assert figure == pytest.approx(np.mean(values), abs=1e-9)
 
 
-def test_users_of_one_event_each_are_no_list_by_user():
+def test_choose_recency_users_with_one_event_are_not_grouped_by_user():
     """Each stands in a block of its own, whatever the order."""
     train = without_times(MOVING.train)
     data = Interactions.of(range(len(train)), train.items)
     assert choose_recency([data]).has_drift
 
 
-def test_a_few_lucky_rows_are_not_taken_for_news():
+def test_choose_recency_rejects_drift_by_chance():
     """Nothing of train is left in valid but by a hair: a short half-life picks it by chance."""
     parts = [shuffled(part) for part in before(world(moving=True, news=185), "test")]
     assert choose_recency(parts).by == "parts"
 
 
 @pytest.mark.parametrize("column", ["users", "items"])
-def test_a_table_listed_by_user_or_item_is_not_in_the_order_of_time(column):
+def test_choose_recency_ignores_row_order_of_tables_grouped_by_id(column):
     part = without_times(MOVING.train)
     assert choose_recency([part]).has_drift
     grouped = part.take(np.argsort(getattr(part, column), kind="stable"))
@@ -314,7 +314,7 @@ def test_a_table_listed_by_user_or_item_is_not_in_the_order_of_time(column):
 
 
 @pytest.mark.parametrize("times", [None, [1.0], [7.0] * 3])
-def test_too_little_to_choose_on_is_plain_popularity(times):
+def test_choose_recency_with_too_few_events_is_infinite(times):
     n = 1 if times is None else len(times)
     data = Interactions.of(range(n), range(n), timestamps=times)
     assert not choose_recency([data]).has_drift
@@ -324,7 +324,7 @@ def test_too_little_to_choose_on_is_plain_popularity(times):
     assert recent_scorer(nothing).scores.tolist() == [0.0] * n
 
 
-def test_what_lies_before():
+def test_before_returns_the_parts_before_the_tested_one():
     assert before(MOVING, "test") == [MOVING.train, MOVING.valid]
     assert before(MOVING, "test", "train") == [MOVING.train]
     assert before(MOVING, "valid") == [MOVING.train]
@@ -333,7 +333,7 @@ def test_what_lies_before():
         before(MOVING, "test", "some")
 
 
-def test_clearly_better_is_by_errors_by_share_and_by_users():
+def test_clearly_better_needs_errors_gain_and_users():
     rng = np.random.default_rng(0)
     old = rng.random(400)
     assert clearly_better(old * 1.06, old)
@@ -355,24 +355,24 @@ def test_clearly_better_is_by_errors_by_share_and_by_users():
 def run(capsys):
     def call(*words):
         code = main([str(word) for word in words])
-        told = capsys.readouterr()
-        assert code == 0, told.err
-        return told
+        predicted = capsys.readouterr()
+        assert code == 0, predicted.err
+        return predicted
 
     return call
 
 
-def test_the_test_part_is_not_looked_at(run, tmp_path):
+def test_main_evaluate_does_not_use_the_test_part_for_recency(run, tmp_path):
     """Another test part: other figures, the same half-life and the same fitted scores."""
     rng = np.random.default_rng(1)
     reversed_items = (MOVING.n_items - 1 - MOVING.test.items).astype(np.int32)
     other = replace(MOVING.test, users=rng.permutation(MOVING.test.users), items=reversed_items)
-    told = []
+    predicted = []
     for name, test in (("a", MOVING.test), ("b", other)):
         write_split(Split(MOVING.train, MOVING.valid, test), tmp_path / name)
         options = (tmp_path / name, "--models", "recent_popularity", "--history", "all", "--json")
-        told.append(json.loads(run("evaluate", *options).out))
-    one, two = told
+        predicted.append(json.loads(run("evaluate", *options).out))
+    one, two = predicted
     assert one["recent"] == two["recent"]
     assert math.isfinite(one["recent"]["half_life"])
     assert one["results"] != two["results"]
@@ -382,34 +382,34 @@ def test_the_test_part_is_not_looked_at(run, tmp_path):
     assert len(drift[0]) == 2
 
 
-def test_the_validation_part_is_not_chosen_on_where_it_is_evaluated(run, tmp_path):
+def test_main_evaluate_on_valid_does_not_choose_on_valid(run, tmp_path):
     write_split(MOVING, tmp_path / "data")
-    told = json.loads(run("evaluate", tmp_path / "data", "--on", "valid", "--json").out)
+    predicted = json.loads(run("evaluate", tmp_path / "data", "--on", "valid", "--json").out)
     again = load(tmp_path / "data")
     inside = choose_recency([again.train])
-    assert told["recent"]["half_life"] == inside.half_life
-    assert told["recent"]["half_life"] != choose_recency(before(again, "test")).half_life
+    assert predicted["recent"]["half_life"] == inside.half_life
+    assert predicted["recent"]["half_life"] != choose_recency(before(again, "test")).half_life
 
 
-def test_history_decides_what_every_model_learns_from(run, tmp_path):
+def test_main_evaluate_history_decides_the_training_events(run, tmp_path):
     write_split(MOVING, tmp_path / "data")
     split = read_split(tmp_path / "data")
     for history in ("train", "all"):
-        told = run("evaluate", tmp_path / "data", "--history", history, "--json")
-        results = json.loads(told.out)["results"]
+        predicted = run("evaluate", tmp_path / "data", "--history", history, "--json")
+        results = json.loads(predicted.out)["results"]
         assert set(results) == set(untrained_models())
         known = join(before(split, "test", history))
         for name in ("popularity", "itemknn", "ease"):
             parameters = {"ease": {"regularization": 200.0}}.get(name, {})
             if name == "itemknn":
                 parameters = {"neighbours": 100, "shrinkage": 10.0}
-            own = evaluate(scorer_of(name, known, **parameters), split).mean("ndcg@20")
-            assert results[name]["all"]["ndcg@20"] == pytest.approx(own, abs=1e-12)
+            values = evaluate(scorer_of(name, known, **parameters), split).mean("ndcg@20")
+            assert results[name]["all"]["ndcg@20"] == pytest.approx(values, abs=1e-12)
 
 
-def test_the_half_life_can_be_given(run, tmp_path):
+def test_main_evaluate_accepts_a_half_life(run, tmp_path):
     write_split(MOVING, tmp_path / "data")
-    told = run(
+    predicted = run(
         "evaluate",
         tmp_path / "data",
         "--models",
@@ -418,33 +418,35 @@ def test_the_half_life_can_be_given(run, tmp_path):
         "5e4",
         "--json",
     )
-    result = json.loads(told.out)
+    result = json.loads(predicted.out)
     assert result["recent"] == {
         "half_life": 5e4,
         "by": "time",
         "chosen on": "nothing: it was given",
     }
     split = read_split(tmp_path / "data")
-    own = evaluate(recent_scorer(split.train, 5e4), split).mean("ndcg@20")
-    assert result["results"]["recent_popularity"]["all"]["ndcg@20"] == pytest.approx(own, abs=1e-12)
+    values = evaluate(recent_scorer(split.train, 5e4), split).mean("ndcg@20")
+    assert result["results"]["recent_popularity"]["all"]["ndcg@20"] == pytest.approx(
+        values, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["recent_popularity", "ease"])
-def test_a_run_may_be_called_as_a_model_is(run, tmp_path, monkeypatch, name):
+def test_main_evaluate_accepts_a_run_named_like_a_model(run, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     write_split(MOVING, "data")
     Recommender(model="popularity").fit(read_split("data").train).save(name)
-    told = run("evaluate", "data", "--models", "popularity", "--runs", name, "--json")
-    results = json.loads(told.out)["results"]
+    predicted = run("evaluate", "data", "--models", "popularity", "--runs", name, "--json")
+    results = json.loads(predicted.out)["results"]
     assert results[name]["all"] == results["popularity"]["all"]
 
 
-def test_evaluate_says_when_recent_popularity_beats_a_model(run, tmp_path):
+def test_main_evaluate_warns_if_recent_popularity_beats_a_model(run, tmp_path):
     write_split(MOVING, tmp_path / "moving")
     write_split(STILL, tmp_path / "still")
-    told = run("evaluate", tmp_path / "moving", "--models", "popularity", "--json")
-    (warning,) = json.loads(told.out)["warnings"]
-    assert warning in told.err
+    predicted = run("evaluate", tmp_path / "moving", "--models", "popularity", "--json")
+    (warning,) = json.loads(predicted.out)["warnings"]
+    assert warning in predicted.err
     recent = run("evaluate", tmp_path / "moving", "--models", "recent_popularity", "--json")
     figure = json.loads(recent.out)["results"]["recent_popularity"]["all"]["ndcg@20"]
     assert json.loads(recent.out)["warnings"] == []
@@ -459,7 +461,7 @@ def test_evaluate_says_when_recent_popularity_beats_a_model(run, tmp_path):
 
 
 @pytest.mark.parametrize("times", [True, False])
-def test_inspect_says_that_tastes_move(times):
+def test_inspect_reports_drift(times):
     parts = MOVING.parts if times else {k: without_times(p) for k, p in MOVING.parts.items()}
     looked = inspect(Split(**parts))
     assert "popularity changes over time" in looked.odd[-1]
@@ -484,7 +486,7 @@ def test_inspect_says_that_tastes_move(times):
         ("adressa_noise", "all", 0.7779, 0.4302),
     ],
 )
-def test_recent_popularity_on_adressa(data, history, recall, ndcg):
+def test_choose_recency_on_adressa(data, history, recall, ndcg):
     split = read_split(real(data))
     chosen = choose_recency(before(split, "test"))
     got = evaluate(
@@ -493,7 +495,7 @@ def test_recent_popularity_on_adressa(data, history, recall, ndcg):
     assert (round(got.mean("recall@20"), 4), round(got.mean("ndcg@20"), 4)) == (recall, ndcg)
 
 
-def test_adressa_in_no_order_still_tells_by_its_parts():
+def test_choose_recency_on_shuffled_adressa_uses_parts():
     split = read_split(real("adressa_clean"))
     parts = [shuffled(part) for part in before(split, "test")]
     chosen = choose_recency(parts)
@@ -504,5 +506,5 @@ def test_adressa_in_no_order_still_tells_by_its_parts():
 
 
 @pytest.mark.parametrize("data", ["ml-1m_clean", "ml-1m_noisy", "amazon-health", "gowalla"])
-def test_sets_listed_user_by_user_do_not_move(data):
+def test_choose_recency_on_data_grouped_by_user_is_infinite(data):
     assert not choose_recency(before(read_split(real(data)), "test")).has_drift

@@ -75,7 +75,7 @@ def earliest(data: Interactions) -> set[Event]:
 
 
 @pytest.mark.parametrize(("how", "options"), EVERY_WAY)
-def test_every_pair_lies_in_exactly_one_part_with_its_earliest_event(
+def test_split_puts_every_pair_in_one_part_with_its_earliest_event(
     how: str, options: dict[str, Any]
 ) -> None:
     data = table()
@@ -87,7 +87,7 @@ def test_every_pair_lies_in_exactly_one_part_with_its_earliest_event(
 
 
 @pytest.mark.parametrize(("how", "options"), EVERY_WAY)
-def test_order_of_rows_does_not_matter(how: str, options: dict[str, Any]) -> None:
+def test_split_does_not_depend_on_row_order(how: str, options: dict[str, Any]) -> None:
     data = table()
     # Through ids, so that the rows of the id maps change as well.
     shuffled = np.random.default_rng(5).permutation(len(data))
@@ -101,7 +101,7 @@ def test_order_of_rows_does_not_matter(how: str, options: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(("how", "options"), EVERY_WAY)
-def test_rows_of_a_part_stay_in_the_order_they_came(how: str, options: dict[str, Any]) -> None:
+def test_split_parts_keep_the_order_of_rows(how: str, options: dict[str, Any]) -> None:
     data = table()
     places = {event: place for place, event in reversed(list(enumerate(events_of(data))))}
     for part in split(data, how, seed=3, **options).parts.values():
@@ -110,7 +110,7 @@ def test_rows_of_a_part_stay_in_the_order_they_came(how: str, options: dict[str,
 
 
 @pytest.mark.parametrize("how", ["random_per_user", "random"])
-def test_seed_decides(how: str) -> None:
+def test_split_depends_on_the_seed(how: str) -> None:
     data = table()
     assert as_sets(split(data, how, seed=1)) == as_sets(split(data, how, seed=1))
     assert as_sets(split(data, how, seed=1)) != as_sets(split(data, how, seed=2))
@@ -118,7 +118,7 @@ def test_seed_decides(how: str) -> None:
     assert as_sets(split(data, how, seed=1)) == as_sets(passed_in)
 
 
-def test_per_user_counts_written_out() -> None:
+def test_split_random_per_user_counts_written_out() -> None:
     # events: 1 -> 0 held; 2 -> .4, .2; 3 -> .6, .3; 5 -> 1, .5 (half up); 10 -> 2, 1; 15 -> 3, 1.5
     wanted = {1: (0, 0), 2: (0, 0), 3: (0, 1), 5: (1, 1), 10: (1, 2), 15: (2, 3)}
     users = [f"has{n}" for n in wanted for _ in range(n)]
@@ -135,7 +135,7 @@ def test_per_user_counts_written_out() -> None:
     assert "2 of 6 users have too few events to hold any out" in " ".join(parts.notes)
 
 
-def test_a_user_always_keeps_one_training_event() -> None:
+def test_split_random_per_user_keeps_one_training_event() -> None:
     data = Interactions.of(["a"] * 3 + ["b"] * 20, [*range(3), *range(20)])
     parts = split_random_per_user(data, valid=0.45, test=0.5, seed=0)
     # a: round(1.5) = 2 to test; validation would take round(1.35) = 1 and gives way
@@ -144,7 +144,7 @@ def test_a_user_always_keeps_one_training_event() -> None:
     assert [user for user, _, _ in events_of(parts.valid)].count("a") == 0
 
 
-def test_random_per_user_is_uniform_over_a_users_items() -> None:
+def test_split_random_per_user_is_uniform_over_items() -> None:
     data = Interactions.of(["a"] * 10, range(10))
     tested = Counter(
         event[1]
@@ -155,7 +155,7 @@ def test_random_per_user_is_uniform_over_a_users_items() -> None:
     assert all(abs(tested[item] - 120) < 45 for item in range(10))
 
 
-def test_random_over_all_counts_and_cold_note() -> None:
+def test_split_random_counts_and_cold_note() -> None:
     data = Interactions.of([f"u{row}" for row in range(50)], [row % 7 for row in range(50)])
     parts = split_random(data, seed=4)
     assert [len(part) for part in parts.parts.values()] == [35, 5, 10]
@@ -163,7 +163,7 @@ def test_random_over_all_counts_and_cold_note() -> None:
     assert "10 of 10 test users have no training event" in parts.notes
 
 
-def test_temporal_is_strict_and_ties_go_later() -> None:
+def test_split_temporal_is_strict_and_ties_go_later() -> None:
     #                      sorted: 1 2 2 2 3 4 4 5 5 6; 2 for test from the end: 5 is its first time
     times = [2, 5, 1, 2, 4, 3, 5, 2, 6, 4]
     data = Interactions.of(["u"] * 10, range(10), timestamps=times)
@@ -184,7 +184,7 @@ def test_temporal_is_strict_and_ties_go_later() -> None:
     ),
     st.sampled_from([(0.1, 0.2), (0.0, 0.3), (0.3, 0.3), (0.25, 0.0)]),
 )
-def test_temporal_equals_a_loop(
+def test_split_temporal_equals_a_loop(
     rows: list[tuple[int, int, int]], shares: tuple[float, float]
 ) -> None:
     data = Interactions.of(
@@ -231,7 +231,7 @@ def naive_leave_last(data: Interactions, k: int, valid_k: int) -> dict[str, set[
 
 
 @pytest.mark.parametrize(("k", "valid_k"), [(1, 1), (3, 2), (2, 0), (9, 1)])
-def test_leave_k_out_by_time_equals_a_loop(k: int, valid_k: int) -> None:
+def test_split_leave_k_out_by_time_equals_a_loop(k: int, valid_k: int) -> None:
     data = table(n=400)
     wanted = naive_leave_last(data, k, valid_k)
     if valid_k == 0:
@@ -240,7 +240,7 @@ def test_leave_k_out_by_time_equals_a_loop(k: int, valid_k: int) -> None:
     assert as_sets(parts) == wanted
 
 
-def test_temporal_per_user_equals_a_loop() -> None:
+def test_split_temporal_per_user_equals_a_loop() -> None:
     data = table(n=400)
     parts = split_temporal(data, per_user=True)
     histories: dict[Any, list[Event]] = defaultdict(list)
@@ -256,7 +256,7 @@ def test_temporal_per_user_equals_a_loop() -> None:
     assert as_sets(parts) == wanted
 
 
-def test_leave_k_out_at_random_takes_k_of_each_user() -> None:
+def test_split_leave_k_out_at_random_takes_k_of_each_user() -> None:
     data = table()
     parts = split_leave_k_out(data, k=2, valid_k=3, by="random", seed=1)
     sizes = Counter(user for user, _, _ in earliest(data))
@@ -279,7 +279,7 @@ def naive_core(pairs: set[tuple[int, int]], k: int) -> set[tuple[int, int]]:
     st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=60),
     st.integers(1, 4),
 )
-def test_core_equals_a_loop(pairs: list[tuple[int, int]], k: int) -> None:
+def test_k_core_equals_a_loop(pairs: list[tuple[int, int]], k: int) -> None:
     data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
     wanted = naive_core(set(pairs), k)
     if not wanted:
@@ -292,7 +292,7 @@ def test_core_equals_a_loop(pairs: list[tuple[int, int]], k: int) -> None:
     assert core.n_items == len({i for _, i in wanted})
 
 
-def test_core_of_movielens_is_the_published_one() -> None:
+def test_k_core_of_movielens_is_the_published_one() -> None:
     path = DATA / "ml-1m" / "ratings.dat.gz"
     if not path.exists():
         pytest.skip(f"needs {path.name} of MovieLens-1M below LLPAUC_DATA")
@@ -308,7 +308,7 @@ def test_canonical_order_without_times_keeps_the_first_row() -> None:
     assert canonical_order(data).tolist() == [1, 3, 0]
 
 
-def test_empty_parts_and_zero_shares() -> None:
+def test_split_empty_parts_and_zero_fractions() -> None:
     data = Interactions.of(["a"] * 4, range(4), timestamps=[1, 1, 1, 1])
     with pytest.raises(InputError, match="train part is empty, out of 4 events"):
         split_temporal(data)
@@ -335,14 +335,14 @@ def test_empty_parts_and_zero_shares() -> None:
         ("by_luck", {}, "unknown split 'by_luck'; choose one of: random_per_user, random"),
     ],
 )
-def test_bad_options_are_named(how: str, options: dict[str, Any], message: str) -> None:
+def test_split_errors_name_bad_options(how: str, options: dict[str, Any], message: str) -> None:
     data = Interactions.of(["a"] * 20, range(20))
     with pytest.raises(InputError, match=message) as caught:
         split(data, how, seed=1, **options)
     assert "\n" not in str(caught.value)
 
 
-def test_bad_seeds_and_times_are_named() -> None:
+def test_split_errors_name_bad_seeds_and_times() -> None:
     data = Interactions.of(["a"] * 3, range(3), timestamps=[1, np.nan, 2])
     with pytest.raises(InputError, match="finite timestamps, got nan in event 1"):
         split_temporal(data)
@@ -352,5 +352,5 @@ def test_bad_seeds_and_times_are_named() -> None:
         split_leave_k_out(data, by="random")
 
 
-def test_every_named_split_is_tried_here() -> None:
+def test_splits_registry_is_covered_by_these_tests() -> None:
     assert {how for how, _ in EVERY_WAY} == set(SPLITS)

@@ -5,7 +5,7 @@ Every split follows these rules:
 - A user-item pair is in one part only. Of several events of a pair the earliest is kept (the first
   one if there are no timestamps); the others are dropped, counted and noted.
 - The events of a part depend on the ids, the timestamps and the seed, not on the order of the
-  rows. (Only events of the same pair and time are told apart by their order.) A part keeps the
+  rows. (Only events of the same pair and time are chosen by their order.) A part keeps the
   order of the rows.
 - A part that was requested and is empty raises an error.
 - The parts share the id maps of the data.
