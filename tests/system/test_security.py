@@ -204,8 +204,8 @@ def test_formulas_are_ids_and_stay_what_they_are(formula, tmp_path):
 # --- the server -----------------------------------------------------------------------------------
 
 
-def test_every_route_the_program_has_wants_the_key_or_is_named_here(tmp_path):
-    """Those outside of the OpenAPI too."""
+def test_make_app_routes_require_the_key_except_open_paths(tmp_path):
+    """All routes, including those that are not in the OpenAPI."""
     folder = trained("popularity").save(tmp_path / "run")
     with client_of(folder, KEY) as client:
         routes = {
@@ -216,8 +216,7 @@ def test_every_route_the_program_has_wants_the_key_or_is_named_here(tmp_path):
         assert {path for _, path in routes} >= {"/recommend", "/reload", "/page/users", "/metrics"}
         opened = set()
         for method, path in routes:
-            asked = re.sub(r"\{[^}]*\}", "u1", path)
-            answer = client.request(method, asked)
+            answer = client.request(method, re.sub(r"\{[^}]*\}", "u1", path))
             if answer.status_code != 401:
                 opened.add(path)
             elif method != "HEAD":

@@ -113,13 +113,13 @@ def make_app(state: ServingState, key: str | None, page_data: PageData | None = 
         title="llpauc",
         version=version("llpauc"),
         summary="Recommendations from a trained run.",
+        routes=[*router.routes],
         lifespan=state.lifespan,
         docs_url=None,  # both pages load scripts from other servers
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # paths contain user ids
     )
     app.state.serving, app.state.page_data = state, page_data or PageData()
-    app.include_router(router)
     app.add_exception_handler(StarletteHTTPException, _on_http_error)
     app.add_middleware(RequestLimits, key=key, metrics=state.metrics)
     if key is not None:
