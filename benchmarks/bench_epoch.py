@@ -29,14 +29,14 @@ from llpauc.training.options import TrainingOptions
 from llpauc.training.samplers import make_sampler
 
 N_USERS, N_ITEMS, EVENTS, BATCH, NEGATIVES, WIDTH = 87_416, 2_221, 165_004, 128, 100, 64
-# Forward, gradient of the users, gradient of the items: two operations a number each.
+# Forward, gradient of the users, gradient of the items: two operations per number each.
 FLOPS = EVENTS * (NEGATIVES + 1) * WIDTH * 2 * 3
 PARAMETERS: dict[str, dict[str, float]] = {"llpauc": {"alpha": 0.7, "beta": 0.1}}
 GOALS = {"llpauc": 60.0, "bpr": 20.0, "bce": 20.0, "sce": 20.0, "sl": 20.0}
 
 
 def adressa_like() -> Interactions:
-    """As many users, items and events as Adressa's training set, with as long a tail."""
+    """As many users, items and events as Adressa's training set, with a long tail."""
     rng = np.random.default_rng(0)
     users = rng.integers(0, N_USERS, EVENTS)
     items = (N_ITEMS * rng.random(EVENTS) ** 6).astype(np.int32)
@@ -95,9 +95,9 @@ class Ours:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     work()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def run(quick: bool) -> dict[str, dict[str, object]]:
@@ -106,16 +106,17 @@ def run(quick: bool) -> dict[str, dict[str, object]]:
     part, rounds = (10, 3) if quick else (40, 5)
     results: dict[str, dict[str, object]] = {}
     for name, goal in GOALS.items():
-        textbook, ours = Textbook(train, loss_of(name)), Ours(
-            train, loss_of(name), "uniform", NEGATIVES, BATCH
-        )  # fmt: skip
+        textbook, ours = (
+            Textbook(train, loss_of(name)),
+            Ours(train, loss_of(name), "uniform", NEGATIVES, BATCH),
+        )
         textbook.batches(3)
         ours.epoch()
         times: dict[str, list[float]] = {"textbook": [], "ours": []}
         for _ in range(rounds):
             times["textbook"].append(seconds(lambda t=textbook: t.batches(part)) / part * n_batches)
             times["ours"].append(seconds(ours.epoch))
-        epoch = {who: statistics.median(taken) for who, taken in times.items()}
+        epoch = {who: statistics.median(epoch_seconds) for who, epoch_seconds in times.items()}
         results[f"epoch_mf_{name}"] = {
             "ratio": epoch["textbook"] / epoch["ours"],
             "goal": goal,
@@ -123,7 +124,7 @@ def run(quick: bool) -> dict[str, dict[str, object]]:
             "textbook seconds": epoch["textbook"],
             "examples/s": EVENTS / epoch["ours"],
             "GFLOP/s": FLOPS / epoch["ours"] / 1e9,
-            "share of the floor of 0.2 s": 0.2 / epoch["ours"],
+            "fraction of the floor of 0.2 s": 0.2 / epoch["ours"],
         }
     results |= shared_pairs(train, float(str(results["epoch_mf_llpauc"]["seconds"])), quick)
     results |= against_implicit(train, float(str(results["epoch_mf_bpr"]["seconds"])), rounds)
@@ -137,14 +138,14 @@ def shared_pairs(train: Interactions, sampled: float, quick: bool) -> dict[str, 
     for sampler, n, batch in (("shared", 1024, 1024), ("all-items", 1, 1024)):
         ours = Ours(train, loss_of("llpauc"), sampler, n, batch)
         ours.epoch()
-        taken = statistics.median(seconds(ours.epoch) for _ in range(1 if quick else 3))
-        pairs = EVENTS * (n if sampler == "shared" else train.n_items) / taken
+        epoch_seconds = statistics.median(seconds(ours.epoch) for _ in range(1 if quick else 3))
+        pairs = EVENTS * (n if sampler == "shared" else train.n_items) / epoch_seconds
         results[f"pairs_{sampler}"] = {
             "ratio": pairs / per_second,
             "goal": 10.0,
             "pairs/s": pairs,
             "sampled pairs/s": per_second,
-            "seconds an epoch": taken,
+            "seconds an epoch": epoch_seconds,
         }
     return results
 
@@ -158,10 +159,10 @@ def against_implicit(train: Interactions, ours: float, rounds: int) -> dict[str,
     matrix = train.matrix
     model = BayesianPersonalizedRanking(factors=WIDTH, iterations=10, num_threads=0)
     model.fit(matrix, show_progress=False)
-    taken = statistics.median(
+    epoch_seconds = statistics.median(
         seconds(lambda: model.fit(matrix, show_progress=False)) / 10 for _ in range(rounds)
     )
-    theirs = matrix.nnz / taken
+    theirs = matrix.nnz / epoch_seconds
     return {
         "pairs_bpr_against_implicit": {
             "ratio": EVENTS * NEGATIVES / ours / theirs,

@@ -1,7 +1,7 @@
-"""Full-ranking evaluation of Gowalla's size against the plain NumPy way.
+"""Full-ranking evaluation of Gowalla's size against plain NumPy.
 
 Rival: `scores = users @ items.T` in blocks, training items to -inf, a full `argsort` of every row,
-hits by `np.isin`: what most evaluation scripts do. Both give the same lists; this is checked.
+hits by `np.isin`: what most evaluation scripts do. A check confirms that both agree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llpauc.evaluation.scorer import FactorScorer
 CAP_MB = 256
 
 
-def made_up(n_users: int, n_items: int, width: int) -> tuple[FactorScorer, Split]:
+def random_data(n_users: int, n_items: int, width: int) -> tuple[FactorScorer, Split]:
     rng = np.random.default_rng(0)
     users = np.repeat(np.arange(n_users), rng.geometric(1 / 34, n_users) + 9)
     items = (n_items * rng.random(len(users)) ** 2).astype(np.int32)
@@ -40,33 +40,33 @@ def plain_numpy(scorer: FactorScorer, split: Split, users: np.ndarray, k: int = 
             scores[row, split.train.matrix[user].indices] = -np.inf
         order = np.argsort(-scores, axis=1)
         for row, user in enumerate(block):
-            wanted = split.test.matrix[user].indices
-            recall.append(np.isin(order[row, :k], wanted).sum() / len(wanted))
+            relevant = split.test.matrix[user].indices
+            recall.append(np.isin(order[row, :k], relevant).sum() / len(relevant))
     return np.array(recall)
 
 
 def run(quick: bool) -> dict[str, dict[str, object]]:
-    scorer, split = made_up(*((3_000, 8_000, 64) if quick else (29_858, 40_988, 64)))
+    scorer, split = random_data(*((3_000, 8_000, 64) if quick else (29_858, 40_988, 64)))
     evaluate(scorer, split, memory_mb=CAP_MB)  # compiles
     tracemalloc.start()
     got = evaluate(scorer, split, memory_mb=CAP_MB)
     peak = tracemalloc.get_traced_memory()[1] / 2**20
     tracemalloc.stop()
-    share = got.users[:: 10 if quick else 40]  # the rival sorts a part of the users
-    same = np.isin(got.users, share)
-    rival = plain_numpy(scorer, split, share)
+    sample = got.users[:: 10 if quick else 40]  # the rival sorts a part of the users
+    same = np.isin(got.users, sample)
+    rival = plain_numpy(scorer, split, sample)
     np.testing.assert_allclose(rival, got.values["recall@20"][same], atol=1e-9)
     times = interleaved(
         {
             "ours": lambda: evaluate(scorer, split, memory_mb=CAP_MB),
-            "numpy": lambda: plain_numpy(scorer, split, share),
+            "numpy": lambda: plain_numpy(scorer, split, sample),
         },
         3,
     )
-    begun = time.perf_counter()
+    started = time.perf_counter()
     evaluate(scorer, split, metrics=["recall@20", "auc", "llpauc(0.7,0.1)"], memory_mb=CAP_MB)
-    with_areas = time.perf_counter() - begun
-    ours, theirs = times["ours"] / len(got.users), times["numpy"] / len(share)
+    with_areas = time.perf_counter() - started
+    ours, theirs = times["ours"] / len(got.users), times["numpy"] / len(sample)
     return {
         "evaluate_full_ranking": {
             "ratio": theirs / ours,
@@ -77,7 +77,7 @@ def run(quick: bool) -> dict[str, dict[str, object]]:
             "users": len(got.users),
             "items": split.n_items,
             "memory cap in MB": CAP_MB,
-            "peak of all it allocates in MB": peak,
+            "peak of allocated MB": peak,
         }
     }
 

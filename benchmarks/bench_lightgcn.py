@@ -85,8 +85,8 @@ class Ours:
         self.back = back
 
     def propagation(self) -> None:
-        self.back._propagate(self.start, self.out)  # there,
-        self.back._propagate(self.out, self.start)  # and back: the operator is symmetric
+        self.back._propagate(self.start, self.out)  # forward,
+        self.back._propagate(self.out, self.start)  # backward: the operator is symmetric
 
     def step(self) -> None:
         some = self.rng.integers(0, len(self.train), BATCH)

@@ -1,6 +1,6 @@
 """Loading 20 million rows of CSV: `read_interactions` against pandas, each in its own process.
 
-Both sides end with the same: ids as text (007 stays 007) numbered by first appearance, ratings and
+Both give the same result: ids as text (007 stays 007) numbered by first appearance, ratings and
 timestamps as numbers. Run it as a script (`--quick` for 2 million rows) or call `run`.
 """
 
@@ -21,7 +21,8 @@ ROWS = {"full": 20_000_000, "quick": 2_000_000}
 USERS, ITEMS = 200_000, 50_000
 SECONDS_ALLOWED, MEGABYTES_ALLOWED = 60.0, 4096.0
 
-# Each side runs alone, so that peak memory and warm caches are its own. Imports are not timed.
+# Each side runs in a separate process, so that peak memory and caches are separate. Imports are
+# not timed.
 _FRAME = """
 import json, resource, sys, time
 {imports}
@@ -44,11 +45,11 @@ rows, users, items = len(data), data.n_users, data.n_items
         imports="import pandas",
         work="""
 frame = pandas.read_csv(sys.argv[1], dtype={"user": str, "item": str})
-user_rows, user_ids = pandas.factorize(frame["user"])
-item_rows, item_ids = pandas.factorize(frame["item"])
+user_idx, user_ids = pandas.factorize(frame["user"])
+item_idx, item_ids = pandas.factorize(frame["item"])
 ratings = frame["rating"].to_numpy("float32")
 times = frame["timestamp"].to_numpy("float64")
-rows, users, items = len(user_rows), len(user_ids), len(item_ids)
+rows, users, items = len(user_idx), len(user_ids), len(item_ids)
 """,
     ),
 }

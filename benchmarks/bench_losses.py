@@ -1,10 +1,10 @@
-"""Forward and backward of LLPAUC against BPR and BCE, and what the two solvers cost.
+"""Forward and backward of LLPAUC against BPR and BCE, and the cost of the two solvers.
 
     python benchmarks/bench_losses.py [--quick]
 
-BPR and BCE are the library's own functions without any input check, softplus and a mean as one
-would write them; LLPAUC is the module as a user calls it, checks and five variables included. All
-run turn by turn in one process, scores as leaves in float32, two threads.
+BPR and BCE are the library's functions without input checks, softplus and a mean; LLPAUC is the
+module with its checks and five variables. All take turns in one process, scores as leaves in
+float32, two threads.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def step_of(value: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[[], N
 def microseconds(
     steps: dict[str, Callable[[], Any]], rounds: int, seconds: float
 ) -> dict[str, list[float]]:
-    """Times of each, sorted; taken in turns so that a noisy neighbour hits all alike."""
+    """Times of each, sorted; taken in turns, so that other load affects all equally."""
     repeats = {}
     for name, step in steps.items():
         step()  # compile, allocate
@@ -72,17 +72,17 @@ def at_size(batch: int, n: int, rounds: int, seconds: float) -> dict[str, Any]:
     pos = torch.randn(batch, generator=generator).requires_grad_()
     neg = (torch.randn(batch, n, generator=generator) - 1.0).requires_grad_()
     llpauc, exact = LLPAUCLoss(0.7, 0.1), LLPAUCLoss(0.7, 0.1, solver="exact")
-    own = list(llpauc.parameters())
+    variables = list(llpauc.parameters())
     plain_pos, plain_neg = pos.detach(), neg.detach()
     times = microseconds(
         {
             "bpr": step_of(lambda: bpr_loss(pos, neg), [pos, neg]),
             "bce": step_of(lambda: bce_loss(pos, neg), [pos, neg]),
-            "llpauc": step_of(lambda: llpauc(pos, neg), [pos, neg, *own]),
+            "llpauc": step_of(lambda: llpauc(pos, neg), [pos, neg, *variables]),
             "exact": step_of(lambda: exact(pos, neg), [pos, neg]),
             "autograd": step_of(
                 lambda: llpauc_objective(pos, neg, llpauc.variables, llpauc.settings),
-                [pos, neg, *own],
+                [pos, neg, *variables],
             ),
             "without_autograd": lambda: llpauc_value_and_grads(
                 plain_pos, plain_neg, INITIAL_VARIABLES, llpauc.settings
@@ -120,15 +120,15 @@ def saddle_gap(sharpness: float, steps: int, seed: int = 0) -> dict[str, float]:
         loss(pos, neg).backward()
         optimizer.step()
     saddle = exact_saddle(pos, neg, alpha=0.75, beta=0.1)
-    figures = loss.diagnose(pos, neg).values
+    diagnosis = loss.diagnose(pos, neg).values
     return {
         "sharpness": sharpness,
         "value": round(loss(pos, neg).item(), 4),
         "saddle_value": round(saddle.value.item(), 4),
         "gap": round(loss.gap.item(), 4),
         "saddle_gap": round(saddle.variables.gap.item(), 4),
-        "pos_fraction": round(figures["pos_fraction"], 3),
-        "neg_fraction": round(figures["neg_fraction"], 3),
+        "pos_fraction": round(diagnosis["pos_fraction"], 3),
+        "neg_fraction": round(diagnosis["neg_fraction"], 3),
     }
 
 
@@ -142,7 +142,7 @@ def size_name(batch: int, n: int) -> str:
 
 
 def run(quick: bool) -> dict[str, dict[str, Any]]:
-    """One entry a size, one for growth, one for each sharpness of the solver comparison."""
+    """One entry per size, one for growth, one for each sharpness of the solver comparison."""
     before = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(THREADS)
     numba.set_num_threads(min(THREADS, before[1]))
@@ -164,11 +164,14 @@ def run(quick: bool) -> dict[str, dict[str, Any]]:
     }
     steps = 2000 if quick else 10_000
     for sharpness in (5.0, 20.0, 100.0):
-        found = saddle_gap(sharpness, steps)
-        bias = abs(found["value"] - found["saddle_value"])
+        result = saddle_gap(sharpness, steps)
+        bias = abs(result["value"] - result["saddle_value"])
         results[f"saddle_bias_sharpness_{sharpness:g}"] = {
-            "ratio": bias, "goal": None, "smaller is better": True, **found,
-        }  # fmt: skip
+            "ratio": bias,
+            "goal": None,
+            "smaller is better": True,
+            **result,
+        }
     return results
 
 

@@ -1,8 +1,8 @@
 """LLPAUC of every user of a Gowalla-size score matrix, against scikit-learn's AUC user by user.
 
 Ours is timed from the score matrix to the per-user values, scikit-learn from one user's labels and
-scores to one AUC, on users of the same chunk, turn by turn. Scores are drawn chunk by chunk: the
-whole matrix would be 4.9 GB.
+scores to one AUC, on users of the same chunk, in turns. Scores are drawn chunk by chunk, since the
+whole matrix would have 4.9 GB.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def seconds(function: Any, *arguments: Any) -> float:
 
 
 def run(quick: bool) -> dict[str, dict[str, Any]]:
-    """Ratio of seconds a user, scikit-learn over ours; median over chunks."""
+    """Ratio of seconds per user, scikit-learn over ours; median over chunks."""
     rng = np.random.default_rng(0)
     positives = gowalla_like(rng, 4 * CHUNK if quick else N_USERS)
     warm = rng.random((CHUNK, N_ITEMS), dtype=np.float32)

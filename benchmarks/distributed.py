@@ -2,8 +2,8 @@
 
     python -m benchmarks.distributed [--processes 1,2] [--out docs/results]
 
-MF, 64 dimensions, 100,000 users, 50,000 items. Every line is a job of its own, one thread a
-process; the configurations take turns, and the median of three rounds counts.
+MF, 64 dimensions, 100,000 users, 50,000 items. Every line is a separate job, one thread
+per process; the configurations take turns, and the median of three rounds counts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 N_USERS, N_ITEMS, N_EVENTS, WIDTH = 100_000, 50_000, 1_000_000, 64
 WORK = {
-    "LLPAUC, 1,024 x 100 own negatives": ("llpauc", "uniform", 1_024, 100),
-    "BPR, 1,024 x 100 own negatives": ("bpr", "uniform", 1_024, 100),
+    "LLPAUC, 1,024 x 100 negatives each": ("llpauc", "uniform", 1_024, 100),
+    "BPR, 1,024 x 100 negatives each": ("bpr", "uniform", 1_024, 100),
     "LLPAUC, 4,096 x 1,024 shared": ("llpauc", "shared", 4_096, 1_024),
     "SL, 4,096 x 1,024 shared": ("sl", "shared", 4_096, 1_024),
 }
@@ -30,7 +30,7 @@ _WARM, _TIMED = 10, 40
 
 
 def one(work: str, shard: bool, out: Path) -> None:
-    """Time some steps; the first rank writes what it saw."""
+    """Time some steps; the first process writes the result."""
     import numba
     import numpy as np
     import torch
@@ -56,8 +56,8 @@ def one(work: str, shard: bool, out: Path) -> None:
             return super().gather_all(arrays, lengths)
 
         def exchange(self, array, counts, come):
-            kept = array.nbytes * counts[self.index] // max(len(array), 1)
-            self.sent.append(int(array.nbytes - kept))
+            local = array.nbytes * counts[self.index] // max(len(array), 1)
+            self.sent.append(int(array.nbytes - local))
             return super().exchange(array, counts, come)
 
     loss_name, sampler, size, negatives = WORK[work]
@@ -67,29 +67,29 @@ def one(work: str, shard: bool, out: Path) -> None:
     users = rng.integers(0, N_USERS, N_EVENTS)
     items = (N_ITEMS * rng.random(N_EVENTS) ** 2).astype(np.int32)
     train = Interactions(users, items, IdMap.of(range(N_USERS)), IdMap.of(range(N_ITEMS)))
-    with join_process_group() as found:
-        processes = Counting(found.index, found.world_size)
+    with join_process_group() as group:
+        processes = Counting(group.index, group.world_size)
         options = BiasedEmbeddingOptions(dimensions=WIDTH)
         if shard:
             model = ShardedMFNetwork(train, options, 0, processes)
         else:
             model = MFNetwork(train, options, 0)
-        shares = {"alpha": 0.7, "beta": 0.1} if loss_name == "llpauc" else {}
-        loss = make_loss(loss_name, **shares)
+        parameters = {"alpha": 0.7, "beta": 0.1} if loss_name == "llpauc" else {}
+        loss = make_loss(loss_name, **parameters)
         source = make_sampler(sampler, train, negatives, 0)
         engine = CpuEngine(model, loss, source, train, TrainingOptions(), processes=processes)
-        taken: list[float] = []
+        times: list[float] = []
         order = rng.permutation(N_EVENTS)[: (_WARM + _TIMED) * size]
         for place, batch in enumerate(batches(engine, train, order, size, 0)):
             if place == _WARM:
                 processes.sent.clear()
-            begun = time.perf_counter()
+            started = time.perf_counter()
             engine.step(batch)
-            taken.append(time.perf_counter() - begun)
+            times.append(time.perf_counter() - started)
         rows = (N_USERS + N_ITEMS) / (processes.world_size if shard else 1)
         result = {
-            "ms": 1e3 * statistics.median(taken[_WARM:]),
-            "sent": sum(processes.sent) / (len(taken) - _WARM),
+            "ms": 1e3 * statistics.median(times[_WARM:]),
+            "sent": sum(processes.sent) / (len(times) - _WARM),
             "tables": rows * WIDTH * 4 * 3,  # weights and Adam's two moments
         }
         if processes.is_first:
@@ -105,8 +105,8 @@ def job(work: str, shard: bool, processes: int, out: Path) -> dict[str, float]:
         words = [*launcher, *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": str(processes)}
     subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, check=True)
-    found: dict[str, float] = json.loads(out.read_text())
-    return found
+    result: dict[str, float] = json.loads(out.read_text())
+    return result
 
 
 def main() -> None:
@@ -117,32 +117,39 @@ def main() -> None:
     parser.add_argument("--one", choices=WORK)
     parser.add_argument("--one-out", type=Path)
     parser.add_argument("--shard", action="store_true")
-    given = parser.parse_args()
-    if given.one:
-        one(given.one, given.shard, given.one_out)
+    options = parser.parse_args()
+    if options.one:
+        one(options.one, options.shard, options.one_out)
         return
-    counts = [int(n) for n in given.processes.split(",")]
-    asked = [(w, p, s) for w in WORK for p in counts for s in (False, True) if p > 1 or not s]
-    found: dict[tuple[str, int, bool], list[dict[str, float]]] = {key: [] for key in asked}
-    scratch = given.out / ".distributed.json"
-    for turn in range(given.rounds):
-        for work, processes, shard in asked:
+    counts = [int(n) for n in options.processes.split(",")]
+    configurations = [
+        (w, p, s) for w in WORK for p in counts for s in (False, True) if p > 1 or not s
+    ]
+    results_of: dict[tuple[str, int, bool], list[dict[str, float]]] = {
+        key: [] for key in configurations
+    }
+    scratch = options.out / ".distributed.json"
+    for turn in range(options.rounds):
+        for work, processes, shard in configurations:
             print(f"round {turn + 1}: {work}, {processes} processes, shard {shard}", flush=True)
-            found[work, processes, shard].append(job(work, shard, processes, scratch))
+            results_of[work, processes, shard].append(job(work, shard, processes, scratch))
     scratch.unlink()
-    (given.out / "distributed.md").write_text(report(found), encoding="utf-8")
-    print(f"wrote {given.out / 'distributed.md'}")
+    (options.out / "distributed.md").write_text(report(results_of), encoding="utf-8")
+    print(f"wrote {options.out / 'distributed.md'}")
 
 
-def report(found: dict[tuple[str, int, bool], list[dict[str, float]]]) -> str:
+def report(results_of: dict[tuple[str, int, bool], list[dict[str, float]]]) -> str:
     lines = [
-        "# A step of one process and of several", "",
-        "MF, 64 dimensions, 100,000 users, 50,000 items; one thread a process, all on one machine"
-        " (gloo over loopback); the median of the rounds. *sent*: by each process, a step."
-        " *memory*: weights and Adam's moments of a process.", "",
-        "| work | processes | tables | ms a step | sent | memory |", "|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    for (work, processes, shard), results in found.items():
+        "# A step of one process and of several",
+        "",
+        "MF, 64 dimensions, 100,000 users, 50,000 items; one thread per process, all on one machine"
+        " (gloo over loopback); the median of the rounds. *sent*: by each process, per step."
+        " *memory*: weights and Adam's moments of a process.",
+        "",
+        "| work | processes | tables | ms a step | sent | memory |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (work, processes, shard), results in results_of.items():
         where = "alone" if processes == 1 else "shards" if shard else "copies"
         ms = statistics.median(r["ms"] for r in results)
         sent, held = results[0]["sent"] / 1e6, results[0]["tables"] / 1e6

@@ -1,17 +1,16 @@
-"""Data larger than memory: what preparing and training cost for each event as events grow.
+"""Data larger than memory: the cost of preparing and training per event as the data grow.
 
     python -m benchmarks.out_of_core [--sizes 1e6,1e7,1e8] [--out docs/results] [--place /tmp]
 
-Events are made up: users uniform, items by a power law (share of the i-th about i^(-2/3)). Two
-series: one whose catalogue grows with the events (20 events a user, 200 an item: at 100 million
-events 5 million users and 500,000 items), and one of a million users and 100,000 items whatever
-their number, which tells what larger tables cost from what more events cost.
+Events are generated: users uniform, items by a power law (fraction of the i-th about i^(-2/3)). Two
+series: in one the catalogue grows with the events (20 events per user, 200 per item: at 100 million
+events 5 million users and 500,000 items), in the other it has a million users and 100,000 items.
+The second separates the cost of larger tables from the cost of more events.
 
-`llpauc data prepare` and the training of a slice of an epoch (MF, LLPAUC) run in a process each,
-once with 20 negatives of each positive's own and once with 512 that a batch of 4,096 shares, whose
-own memory may not pass 8 GB (RLIMIT_DATA); its peak resident memory, mapped files included, is
-measured. Seconds are of the clock; the processor's own are told beside them, because a shared
-machine stretches the former only.
+`llpauc data prepare` and the training of a part of an epoch (MF, LLPAUC), once with 20 negatives
+per positive and once with 512 shared by a batch of 4,096, run in separate processes, each limited
+to 8 GB (RLIMIT_DATA). The peak resident memory includes mapped files. Seconds are wall-clock time;
+CPU time is given too, because other load on the machine does not change it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SERIES: dict[str, Callable[[int], tuple[int, int]]] = {
 DIMENSIONS = 64
 SAMPLERS = {"uniform": (20, 1_024), "shared": (512, 4_096)}  # negatives, positives a batch
 SLICE = 2_000_000  # events trained on
-WARM = 200_000  # events before the clock starts: compiling, and the first touch of the rows
+WARM = 200_000  # events before the timing starts: compilation, and the first access to the rows
 ROWS_AT_ONCE = 1_000_000
 
 
@@ -72,7 +71,7 @@ def generate(path: Path, n: int, users: int, items: int) -> None:
 
 def train(folder: Path, dimensions: int, sampled: str) -> dict[str, float]:
     """A slice of an epoch on prepared data."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     from llpauc.data.prepared import open_prepared
     from llpauc.losses import LLPAUCLoss
     from llpauc.models.mf import MFNetwork
@@ -109,7 +108,7 @@ def train(folder: Path, dimensions: int, sampled: str) -> dict[str, float]:
     return {
         "train_open_seconds": opened - imported,
         "train_start_seconds": made - opened,
-        "train_import_seconds": imported - begun,
+        "train_import_seconds": imported - started,
         "train_events": done,
         "train_seconds": seconds,
         "train_us": 1e6 * seconds / done,
@@ -120,23 +119,23 @@ def train(folder: Path, dimensions: int, sampled: str) -> dict[str, float]:
 
 
 def measured(command: list[str]) -> tuple[dict[str, float], str]:
-    """Run a command in a process of its own under the limit: seconds and peak memory; its words."""
+    """Run a command in a process under the limit: seconds, peak memory, and its output."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
 
-    begun = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as words:
-        child = subprocess.Popen(command, stdout=words, preexec_fn=limit)
+    started = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as file:
+        child = subprocess.Popen(command, stdout=file, preexec_fn=limit)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - begun
-        words.seek(0)
-        said = words.read()
+        seconds = time.perf_counter() - started
+        file.seek(0)
+        output = file.read()
     if child.returncode:
         raise SystemExit(f"{' '.join(command)}: exit code {child.returncode}")
     cpu = usage.ru_utime + usage.ru_stime
-    return {"seconds": seconds, "cpu_seconds": cpu, "peak_gb": usage.ru_maxrss * 1024 / 1e9}, said
+    return {"seconds": seconds, "cpu_seconds": cpu, "peak_gb": usage.ru_maxrss * 1024 / 1e9}, output
 
 
 def one(n: int, series: str, place: Path, memory: str, dimensions: int) -> dict[str, Any]:
@@ -147,17 +146,17 @@ def one(n: int, series: str, place: Path, memory: str, dimensions: int) -> dict[
         measured([*me, "--generate", str(raw), str(n), str(users), str(items)])
         size = raw.stat().st_size
         llpauc = [sys.executable, "-m", "llpauc", "data", "prepare", str(raw)]
-        cost, said = measured([*llpauc, "--out", str(prepared), "--memory", memory, "--json"])
-        counts = json.loads(said)["counts"]
+        cost, output = measured([*llpauc, "--out", str(prepared), "--memory", memory, "--json"])
+        counts = json.loads(output)["counts"]
         raw.unlink()
         written = sum(path.stat().st_size for path in prepared.iterdir())
         trained: dict[str, Any] = {}
         for sampled in SAMPLERS:
             words = ["--train", str(prepared), "--dimensions", str(dimensions)]
-            told, said = measured([*me, *words, "--sampler", sampled])
-            found = {**json.loads(said), "train_peak_gb": told["peak_gb"]}
-            short = {key.replace("train", sampled): found[key] for key in found}
-            trained |= short if sampled == "shared" else found
+            usage, output = measured([*me, *words, "--sampler", sampled])
+            result = {**json.loads(output), "train_peak_gb": usage["peak_gb"]}
+            short = {key.replace("train", sampled): result[key] for key in result}
+            trained |= short if sampled == "shared" else result
     return {
         "series": series,
         "events": n,
@@ -194,19 +193,19 @@ def main() -> int:
         print(json.dumps(train(options.train, options.dimensions, options.sampler)))
         return 0
     for n in (int(float(size)) for size in options.sizes.split(",")):
-        # 27 bytes an event raw, 30 in DuckDB's file, as much sorted beside it.
+        # 27 bytes an event raw, 30 in DuckDB's file, and the same again while sorting.
         free = shutil.disk_usage(options.place).free
         if free < 120 * n:
             raise SystemExit(f"{options.place}: {free:,} bytes free, {120 * n:,} needed")
         for series in options.series.split(","):
             point = one(n, series, options.place, options.memory, options.dimensions)
             print(json.dumps(point), flush=True)
-            keep(point, options.out)
+            save_point(point, options.out)
     return 0
 
 
-def keep(point: dict[str, Any], out: Path) -> None:
-    """Write the point down among those of earlier runs, and all of them as a page."""
+def save_point(point: dict[str, Any], out: Path) -> None:
+    """Add the point to those of earlier runs, and write all of them as a page."""
     path = out / "out-of-core.csv"
     points: list[dict[str, Any]] = []
     if path.exists():
@@ -235,7 +234,7 @@ def page(points: list[dict[str, Any]]) -> str:
         "peak GB": lambda p: f"{float(p['prepare_peak_gb']):.2f}",
         "prepared GB": lambda p: f"{float(p['prepared_gb']):.2f}",
         "open, s": lambda p: f"{float(p['train_open_seconds']):.2f}",
-        "own negatives, µs an event": lambda p: f"{float(p['train_us']):.1f}",
+        "20 negatives each, µs an event": lambda p: f"{float(p['train_us']):.1f}",
         "of CPU ": lambda p: f"{float(p['train_cpu_us']):.1f}",
         "shared, µs an event": lambda p: f"{float(p['shared_us']):.1f}",
         "of CPU  ": lambda p: f"{float(p['shared_cpu_us']):.1f}",
@@ -243,12 +242,14 @@ def page(points: list[dict[str, Any]]) -> str:
     }
     lines = ["# Data larger than memory", "", *(__doc__ or "").strip().split("\n")[4:], ""]
     for series in SERIES:
-        own = [p for p in points if p["series"] == series]
-        if own:
-            width = own[0]["dimensions"]
+        of_series = [p for p in points if p["series"] == series]
+        if of_series:
+            width = of_series[0]["dimensions"]
             lines += [f"## {series.capitalize()}, {width} dimensions", ""]
             lines += ["| " + " | ".join(columns) + " |", "|" + "---:|" * len(columns)]
-            lines += ["| " + " | ".join(show(p) for show in columns.values()) + " |" for p in own]
+            lines += [
+                "| " + " | ".join(show(p) for show in columns.values()) + " |" for p in of_series
+            ]
             lines += [""]
     return "\n".join(lines)
 

@@ -1,12 +1,12 @@
-"""From a laptop to a billion interactions: what each size takes, by a model fitted to measurements.
+"""Time and memory from a laptop to a billion interactions, by a model fitted to measurements.
 
     python -m benchmarks.plan [--points docs/results/out-of-core.csv] [--out docs/results/plan.md]
 
-The points are those of `benchmarks.out_of_core` (its growing catalogue: 20 events a user, 200 an
-item). What is fitted: seconds to prepare = a + b events; memory = a + b rows; microseconds to train
-on an event = a + b log10(rows of the tables) with shared negatives, and a x^b with negatives of its
-own, where x are the distinct rows that a batch touches for each event. What is computed: x, and the
-bytes a step sends.
+The points are those of `benchmarks.out_of_core` (its growing catalogue: 20 events per user, 200 per
+item). Fitted: seconds to prepare = a + b events; memory = a + b rows; microseconds to train on an
+event = a + b log10(rows of the tables) with shared negatives, and a x^b with separate negatives,
+where x is the number of distinct rows that a batch touches per event. Computed: x, and the bytes
+sent per step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 SIZES = (10**5, 10**6, 10**7, 10**8, 10**9)
 WIDTH, BATCH = 64, 4_096
-SHARED, OWN = 512, 20  # negatives: for a batch, or for each positive
+SHARED, SEPARATE = 512, 20  # negatives: per batch, or per positive
 LINK = 10e9 / 8  # bytes a second: 10 Gbit/s
 PROCESSES = (2, 8, 64)
 _ROW = 4 * WIDTH  # bytes of one row
@@ -51,21 +51,23 @@ def rows_of(events: float) -> float:
 
 
 def distinct(draws: float, among: float) -> float:
-    """How many different things so many uniform draws come to."""
+    """Expected number of distinct values of uniform draws."""
     return among * -np.expm1(-draws / among)
 
 
 def touched_by(events: float) -> float:
     """Distinct rows for each event, in a batch as it was measured: 1,024 with 20 negatives each."""
-    return 1 + float(distinct(1_024 * (1 + OWN), events / 200)) / 1_024
+    return 1 + float(distinct(1_024 * (1 + SEPARATE), events / 200)) / 1_024
 
 
-def sent(events: float, processes: int, own: bool) -> tuple[float, float]:
-    """Bytes that a process sends in a step, with copies and with shards."""
+def sent(events: float, processes: int, separate: bool) -> tuple[float, float]:
+    """Bytes that a process sends per step, with copies and with shards."""
     users, items = events / 20, events / 200
     part = BATCH / processes
     touched = distinct(part, users) + (
-        distinct(part * (1 + OWN), items) if own else distinct(part, items) + min(SHARED, items)
+        distinct(part * (1 + SEPARATE), items)
+        if separate
+        else distinct(part, items) + min(SHARED, items)
     )
     copies = (processes - 1) * touched * _ROW
     shards = 2 * (1 - 1 / processes) * touched * _ROW
@@ -77,19 +79,19 @@ def span(seconds: float) -> str:
     >>> span(5), span(600), span(90_000)
     ('5 s', '10 min', '25 h')
     """
-    for most, unit, text in ((100, 1, "s"), (6_000, 60, "min"), (float("inf"), 3_600, "h")):
-        if seconds < most:
+    for limit, unit, text in ((100, 1, "s"), (6_000, 60, "min"), (float("inf"), 3_600, "h")):
+        if seconds < limit:
             return f"{seconds / unit:.0f} {text}"
     raise AssertionError
 
 
 def page(points: list[dict[str, str]]) -> str:
-    own = [p for p in points if p["series"].startswith("growing")]
-    events = np.array([float(p["events"]) for p in own])
-    rows = np.array([float(p["users"]) + float(p["items"]) for p in own])
+    growing = [p for p in points if p["series"].startswith("growing")]
+    events = np.array([float(p["events"]) for p in growing])
+    rows = np.array([float(p["users"]) + float(p["items"]) for p in growing])
 
     def column(name: str) -> Floats:
-        return np.array([float(p[name]) for p in own])
+        return np.array([float(p[name]) for p in growing])
 
     prepare = Line.through(events, column("prepare_seconds"))
     memory = Line.through(rows, column("train_peak_gb"))
@@ -97,24 +99,29 @@ def page(points: list[dict[str, str]]) -> str:
     shared = Line.through(np.log10(rows), column("shared_us"))
     touched = np.log([touched_by(n) for n in events])
     power, start = np.polyfit(touched, np.log(column("train_us")), 1)
-    step = {"train": lambda n: float(np.exp(start) * touched_by(n) ** power),
-            "shared": lambda n: shared(np.log10(rows_of(n)))}  # fmt: skip
+    step = {
+        "train": lambda n: float(np.exp(start) * touched_by(n) ** power),
+        "shared": lambda n: shared(np.log10(rows_of(n))),
+    }
     lines = [
-        "# A plan by size", "",
-        f"MF, {WIDTH} dimensions, 20 events a user, 200 an item, on two cores like those measured."
-        " Fitted to the growing catalogue of [out of core](out-of-core.md)"
-        f" ({', '.join(f'{n:.0e}' for n in events)} events); beyond the last point it is a guess"
-        " that the line goes on.", "",
+        "# A plan by size",
+        "",
+        f"MF, {WIDTH} dimensions, 20 events per user, 200 per item, on two cores as in the"
+        " measurements. Fitted to the growing catalogue of [out of core](out-of-core.md)"
+        f" ({', '.join(f'{n:.0e}' for n in events)} events); values beyond the last point are"
+        " extrapolated.",
+        "",
         f"- prepare, seconds: {prepare.start:.1f} + {1e6 * prepare.slope:.2f} a million events",
-        f"- an event in training, microseconds: {np.exp(start):.2f} x^{power:.2f} with {OWN}"
-        f" negatives of its own, {shared.start:.1f} + {shared.slope:.1f} log10(rows) with {SHARED}"
+        f"- an event in training, microseconds: {np.exp(start):.2f} x^{power:.2f} with {SEPARATE}"
+        f" negatives each, {shared.start:.1f} + {shared.slope:.1f} log10(rows) with {SHARED}"
         " shared",
         f"- memory of training, GB: {memory.start:.2f} + {1e6 * memory.slope:.2f} a million rows;"
-        f" the best weights so far take {1e6 * _ROW / 1e9:.2f} more a million rows", "",
-        "| events | rows | prepare | prepared | epoch, own negatives | epoch, shared | memory, one"
-        " process | a process of 8, shards |",
+        f" the best weights so far take {1e6 * _ROW / 1e9:.2f} more a million rows",
+        "",
+        "| events | rows | prepare | prepared | epoch, separate negatives | epoch, shared | memory,"
+        " one process | a process of 8, shards |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]  # fmt: skip
+    ]
     for n in SIZES:
         r = rows_of(n)
         tables = memory.slope * r + r * _ROW / 1e9
@@ -125,17 +132,20 @@ def page(points: list[dict[str, str]]) -> str:
             f" {memory.start + tables / 8:.1f} GB |"
         )
     lines += [
-        "", "## What a step sends", "",
+        "",
+        "## Traffic per step",
+        "",
         f"By each process, for a batch of {BATCH:,}; in brackets the time on a link of 10 Gbit/s."
-        " Measured on one machine: [a step of several processes](distributed.md).", "",
-        "| events | processes | own negatives: copies | shards | shared: copies | shards |",
+        " Measured on one machine: [a step of several processes](distributed.md).",
+        "",
+        "| events | processes | separate negatives: copies | shards | shared: copies | shards |",
         "|---:|---:|---:|---:|---:|---:|",
-    ]  # fmt: skip
+    ]
     for n in SIZES[2:]:
         for processes in PROCESSES:
-            figures = [b for own in (True, False) for b in sent(n, processes, own)]
-            told = " | ".join(f"{b / 1e6:.2f} MB ({1e3 * b / LINK:.1f} ms)" for b in figures)
-            lines.append(f"| {n:,} | {processes} | {told} |")
+            sizes = [b for separate in (True, False) for b in sent(n, processes, separate)]
+            cells = " | ".join(f"{b / 1e6:.2f} MB ({1e3 * b / LINK:.1f} ms)" for b in sizes)
+            lines.append(f"| {n:,} | {processes} | {cells} |")
     return "\n".join([*lines, "", "Made by `python -m benchmarks.plan`.", ""])
 
 

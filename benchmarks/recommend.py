@@ -1,12 +1,12 @@
-"""Lists for many users: the exact way beside its rivals, the approximate way, and the memory.
+"""Lists for many users: exact against rivals, approximate, and memory.
 
     python -m benchmarks.recommend [--quick] [NAME ...]     # exact, approximate, memory
 
 `exact`: 100,000 items, 64 dimensions, k = 20, seen items left out. Rivals, interleaved in the same
 run: NumPy (product in blocks, argpartition, sort), and `implicit`'s topk where it is installed.
-All lists are checked to be the same. `approximate`: 600,000 items in groups, as those of a real
-catalogue are. `memory`: 1,000,000 users x 200,000 items, all tables in memory, lists for a slice of
-the users, in a process of its own.
+All lists are checked to be the same. `approximate`: 600,000 items in groups, as in a real
+catalogue. `memory`: 1,000,000 users x 200,000 items, all tables in memory, lists for a part of the
+users, in a separate process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CAP_MB = 256
 _ROUNDS = 5
 
 
-def made_up(n_users: int, n_items: int, groups: int = 0) -> Fitted:
+def random_model(n_users: int, n_items: int, groups: int = 0) -> Fitted:
     rng = np.random.default_rng(0)
     users, items = (rng.standard_normal((n, WIDTH), dtype=np.float32) for n in (n_users, n_items))
     if groups:
@@ -77,7 +77,7 @@ def numpy_lists(fitted: Fitted, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.i
 
 def exact(quick: bool) -> None:
     n_items, n_users = (20_000, 500) if quick else (100_000, 1_000)
-    fitted = made_up(n_users, n_items)
+    fitted = random_model(n_users, n_items)
     scorer = fitted.scorer
     assert isinstance(scorer, FactorScorer)
     rows = np.arange(n_users)
@@ -92,7 +92,7 @@ def exact(quick: bool) -> None:
         users = scorer.user_vectors[rows]
         rivals["implicit"] = lambda: topk(items, users, K, filter_query_items=fitted.histories)[0]
     except ImportError:
-        print("implicit is not installed; pip install 'llpauc[bench]' brings it")
+        print("implicit is not installed; pip install 'llpauc[bench]' installs it")
     with tempfile.TemporaryDirectory() as folder:
         rivals["llpauc, to Parquet"] = lambda: write_recommendations(
             fitted, Path(folder) / "lists.parquet", ListRequest(K, memory_mb=CAP_MB)
@@ -101,7 +101,9 @@ def exact(quick: bool) -> None:
         for name in ("numpy", "implicit"):
             if name in rivals:
                 same = (np.asarray(rivals[name]()) == ours).mean()
-                assert same > 0.9999, f"{name}: {same:.4%} of the places agree"  # but for rounding
+                assert same > 0.9999, (
+                    f"{name}: {same:.4%} of the entries agree"
+                )  # except for rounding
         times = interleaved(rivals, _ROUNDS)
     print(f"{n_items:,} items, {WIDTH} dimensions, k = {K}, {n_users:,} users")
     for name, seconds in times.items():
@@ -113,10 +115,10 @@ def approximate(quick: bool) -> None:
     from llpauc.recommend.approximate import ApproximateRanker
 
     n_items, n_users = (60_000, 500) if quick else (600_000, 500)
-    fitted = made_up(n_users, n_items, groups=2_000)
-    begun = time.perf_counter()
+    fitted = random_model(n_users, n_items, groups=2_000)
+    started = time.perf_counter()
     ranker = ApproximateRanker(fitted, ListRequest(K))
-    built = time.perf_counter() - begun
+    built = time.perf_counter() - started
     rows = np.arange(n_users)
     times = interleaved(
         {"exact": lambda: fitted.rank_users(rows, K, True), "approximate": lambda: ranker(rows)}, 3
@@ -130,32 +132,35 @@ def approximate(quick: bool) -> None:
         print(f"  {name:20} {n_users / seconds:8,.0f} users/s")
 
 
-def one(n_users: int, n_items: int, asked: int) -> None:
+def one(n_users: int, n_items: int, n_lists: int) -> None:
     def megabytes(name: str) -> float:
         with open("/proc/self/status", encoding="ascii") as lines:
             return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
-    fitted = made_up(n_users, n_items)
-    rows = np.linspace(0, n_users - 1, asked).astype(np.int64)
+    fitted = random_model(n_users, n_items)
+    rows = np.linspace(0, n_users - 1, n_lists).astype(np.int64)
     users = ListUsers(rows, IdMap(fitted.user_ids.text.take(rows), fitted.user_ids.kind))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lists.parquet"
         first = ListUsers(rows[:64], users.ids)
-        write_recommendations(fitted, path, ListRequest(K, memory_mb=CAP_MB), first)  # start-up
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is from now on
+        write_recommendations(fitted, path, ListRequest(K, memory_mb=CAP_MB), first)  # warm-up
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         before = megabytes("VmRSS")
-        begun = time.perf_counter()
-        told = write_recommendations(fitted, path, ListRequest(K, memory_mb=CAP_MB), users)
-        seconds = time.perf_counter() - begun
+        started = time.perf_counter()
+        written = write_recommendations(fitted, path, ListRequest(K, memory_mb=CAP_MB), users)
+        seconds = time.perf_counter() - started
     peak = megabytes("VmHWM")
     tables = sum(array.nbytes for array in fitted.tensors().values()) / 2**20
     print(f"{n_users:,} users x {n_items:,} items x {WIDTH}: tables {tables:,.0f} MB")
-    print(f"  lists for {told.users:,} users in blocks of {told.block:,}, {asked / seconds:,.0f}/s")
+    print(
+        f"  lists for {written.users:,} users in blocks of {written.block:,},"
+        f" {n_lists / seconds:,.0f} users/s"
+    )
     print(f"  {peak - before:,.0f} MB above the {before:,.0f} MB before; {CAP_MB} allowed")
-    print(f"  peak of the process, making the tables included: {_most():,.0f} MB")
+    print(f"  peak of the process, making the tables included: {_peak_mb():,.0f} MB")
 
 
-def _most() -> float:
+def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -171,15 +176,15 @@ PARTS = {"exact": exact, "approximate": approximate, "memory": memory}
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(PARTS)}")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
-    parser.add_argument("--one", type=int, nargs=3, metavar=("USERS", "ITEMS", "ASKED"))
+    parser.add_argument("--quick", action="store_true", help="smaller sizes")
+    parser.add_argument("--one", type=int, nargs=3, metavar=("USERS", "ITEMS", "LISTS"))
     options = parser.parse_args()
     if options.one:
         one(*options.one)
         return 0
     unknown = set(options.names) - set(PARTS)
     if unknown:
-        parser.error(f"unknown part {', '.join(unknown)}; there are: {', '.join(PARTS)}")
+        parser.error(f"unknown part {', '.join(unknown)}; choose from: {', '.join(PARTS)}")
     for name in options.names or PARTS:
         PARTS[name](options.quick)
     return 0

@@ -1,12 +1,12 @@
-"""How an epoch grows with the data: time against interactions, memory against rows.
+"""How an epoch scales with the data: time against interactions, memory against rows.
 
-    python -m benchmarks.scaling [--most 10000000] [--out docs/results]
+    python -m benchmarks.scaling [--max-events 10000000] [--out docs/results]
 
-MF with LLPAUC, 64 dimensions, batch 1024, 100 negatives, 20 events a user. Two series: a catalogue
-of 50,000 items whatever the number of events, and one that grows with them (200 events an item),
-which leaves the processor's caches on the way. Each size runs in a process of its own, so that peak
-memory is its own; the second epoch is timed, and the median of three runs taken up to a million
-events.
+MF with LLPAUC, 64 dimensions, batch 1024, 100 negatives, 20 events per user. Two series: a
+catalogue of 50,000 items for every number of events, and one that grows with them (200 events per
+item), which outgrows the processor's caches. Each size runs in a separate process, so that its peak
+memory is measured; the second epoch is timed. Up to a million
+events it is the median of three runs.
 """
 
 from __future__ import annotations
@@ -52,24 +52,29 @@ def one(n: int, n_items: int) -> dict[str, float]:
     )
     step = 0
     for _ in range(2):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         order = rng.permutation(n)
         for batch in batches(engine, train, order, 1024, step):
             engine.step(batch)
             step += 1
         engine.settle()
-        seconds = time.perf_counter() - begun
-        if n > _SMALL:  # compiled long ago: one epoch tells as much as two
+        seconds = time.perf_counter() - started
+        if n > _SMALL:  # compilation is negligible: one epoch is enough
             break
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"events": n, "rows": n_users + n_items, "seconds": seconds,
-            "microseconds": 1e6 * seconds / n,
-            "peak_mb": peak / 1024, "peak_mb_above_start": (peak - start) / 1024}  # fmt: skip
+    return {
+        "events": n,
+        "rows": n_users + n_items,
+        "seconds": seconds,
+        "microseconds": 1e6 * seconds / n,
+        "peak_mb": peak / 1024,
+        "peak_mb_above_start": (peak - start) / 1024,
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--most", type=int, default=SIZES[-1])
+    parser.add_argument("--max-events", type=int, default=SIZES[-1])
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--one", type=int, nargs=2, metavar=("EVENTS", "ITEMS"), help="one size")
     options = parser.parse_args()
@@ -77,13 +82,13 @@ def main() -> int:
         print(json.dumps(one(*options.one)))
         return 0
     points = []
-    for n in [size for size in SIZES if size <= options.most]:
+    for n in [size for size in SIZES if size <= options.max_events]:
         for series, items in SERIES.items():
             command = [sys.executable, "-m", "benchmarks.scaling", "--one", str(n), str(items(n))]
             runs = []
             for _ in range(3 if n <= _SMALL else 1):
-                told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-                runs.append(json.loads(told))
+                output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+                runs.append(json.loads(output))
             points.append(
                 {"series": series, **sorted(runs, key=lambda run: run["seconds"])[len(runs) // 2]}
             )
@@ -105,8 +110,10 @@ def draw(points: list[dict[str, float]], path: Path) -> None:
         (axes[1], "rows", "peak_mb_above_start", ("users + items", "memory in MB")),
     ):
         for series, marker in zip(SERIES, "os", strict=True):
-            own = [p for p in points if p["series"] == series]
-            axis.plot([p[x] for p in own], [p[y] for p in own], f"{marker}-", label=series)
+            of_series = [p for p in points if p["series"] == series]
+            axis.plot(
+                [p[x] for p in of_series], [p[y] for p in of_series], f"{marker}-", label=series
+            )
         axis.set_xlabel(labels[0])
         axis.set_ylabel(labels[1])
         axis.grid(alpha=0.3)

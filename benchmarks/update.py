@@ -1,12 +1,12 @@
-"""New events: a stale model, one that goes on, and one trained anew, on real data.
+"""New events: a stale model, an updated one, and one trained again, on real data.
 
     python -m benchmarks.update [--epochs 5] [--seed 0] [NAME ...]
 
 Part of train is held back as new: a random fifth, the last fifth of the file (whose order is that
 of time on Adressa), or every event of a tenth of the users and of a tenth of the items. The test
-part judges all models, with old and new events masked. Seconds are the processor's, which other
-work on the machine does not change; set OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1, or idle threads that
-wait count too. Data: LLPAUC_DATA, else ../shared/data.
+part evaluates all models, with old and new events masked. Seconds are CPU time, which other work on
+the machine does not change; set OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1, or waiting threads count
+too. Data: LLPAUC_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
@@ -36,9 +36,16 @@ from llpauc.recommend.update import new_events
 DATA = Path(os.environ.get("LLPAUC_DATA", Path(__file__).parents[2] / "shared" / "data"))
 METRICS = ["recall@20", "ndcg@20"]
 SETTING: dict[str, Any] = {
-    "model": "mf", "score": "cosine", "temperature": 0.25, "dimensions": 48, "beta": 0.1,
-    "sampler": "shared", "negatives": 600, "lr": 0.01, "hold_out": 0.0,
-}  # fmt: skip
+    "model": "mf",
+    "score": "cosine",
+    "temperature": 0.25,
+    "dimensions": 48,
+    "beta": 0.1,
+    "sampler": "shared",
+    "negatives": 600,
+    "lr": 0.01,
+    "hold_out": 0.0,
+}
 Mask = npt.NDArray[np.bool_]
 
 
@@ -58,7 +65,7 @@ def whole_ids(train: Interactions, rng: np.random.Generator) -> Mask:
 
 @dataclass(frozen=True)
 class Case:
-    """Data, what of it is new, and what suits its size."""
+    """Data, which events are new, and options for its size."""
 
     data: str
     late: Callable[[Interactions, np.random.Generator], Mask]
@@ -74,7 +81,7 @@ CASES = {
 
 
 class KnownItems:
-    """Vectors over the items a stale model knows; the others rank last."""
+    """Vectors of the items that a stale model knows; the others rank last."""
 
     def __init__(self, users: Scores, items: Scores, n_items: int) -> None:
         self._users, self._items, self.n_items = users, items, n_items
@@ -85,9 +92,8 @@ class KnownItems:
 
 
 def folded_in(stale: Fitted, came: NewEvents, tested: Split) -> KnownItems:
-    """Users with new events by their whole history of known items, known ones without as they were;
-    somebody with no events at all is the mean user. Indices are those of `tested`: the run's
-    first."""
+    """Users with new events by their whole history of known items, other known users as before,
+    users without events as the mean user. Indices are those of `tested`: the run's first."""
     vectors = stale.model.vectors
     assert vectors is not None
     users = vectors.history_map.vectors_of(tested.train.matrix[:, : len(stale.item_ids)])
@@ -97,7 +103,7 @@ def folded_in(stale: Fitted, came: NewEvents, tested: Split) -> KnownItems:
 
 
 def new_item_recall(result: Evaluation, test: Interactions, new_items: npt.ArrayLike) -> float:
-    """Share of the test events with new items that are in their user's list of 20."""
+    """Fraction of the test events with new items that are in their user's list of 20."""
     is_new = np.isin(np.arange(test.n_items), new_items)
     pairs = test.matrix[result.users].tocoo()
     rows, items = pairs.row[is_new[pairs.col]], pairs.col[is_new[pairs.col]]
@@ -114,7 +120,7 @@ def run(case: Case, epochs: int, seed: int) -> None:
     old = train.take(~late).compact()
     new = train.take(late)
     settings = SETTING | {"batch_size": case.batch_size, "epochs": case.epochs, "seed": seed}
-    stale = whole(Recommender(**settings).fit(old))
+    stale = completed(Recommender(**settings).fit(old))
     before = stale.fitted
     assert before is not None
     came = new_events(before, new)
@@ -122,51 +128,51 @@ def run(case: Case, epochs: int, seed: int) -> None:
     print(f"\n{came}; {case.epochs} epochs before the update\n")
     print("| | NDCG@20 | Recall@20 | Recall@20 of new items | CPU seconds |\n|---|---|---|---|---|")
 
-    def tell(name: str, scorer: Scorer, seconds: float) -> None:
+    def report(name: str, scorer: Scorer, seconds: float) -> None:
         result = evaluate(scorer, tested, metrics=METRICS)
         of_new = new_item_recall(result, tested.parts["test"], came.new_items)
-        figures = [result.mean("ndcg@20"), result.mean("recall@20"), of_new]
-        told = " | ".join("-" if np.isnan(f) else f"{f:.4f}" for f in figures)
-        print(f"| {name} | {told} | {seconds:.2f} |", flush=True)
+        metrics = [result.mean("ndcg@20"), result.mean("recall@20"), of_new]
+        values = " | ".join("-" if np.isnan(f) else f"{f:.4f}" for f in metrics)
+        print(f"| {name} | {values} | {seconds:.2f} |", flush=True)
 
     def over_test(model: Recommender) -> Scorer:
         assert model.fitted is not None
         return model.fitted.scorer_for(tested.user_ids, tested.item_ids)
 
-    tell("stale", over_test(stale), 0.0)
-    begun = time.process_time()
+    report("stale", over_test(stale), 0.0)
+    started = time.process_time()
     folded = folded_in(before, came, tested)
-    seconds = time.process_time() - begun
-    tell("(a) stale, new events folded in", folded, seconds)
+    seconds = time.process_time() - started
+    report("(a) stale, new events folded in", folded, seconds)
     with tempfile.TemporaryDirectory() as folder:
         stale.save(Path(folder) / "run")
         for passes in (0, epochs):
-            begun = time.process_time()
+            started = time.process_time()
             updated = Recommender.load(Path(folder) / "run")
             updated.update(new, epochs=passes)
-            seconds = time.process_time() - begun
-            tell(f"(b) update, {passes} epochs", over_test(whole(updated)), seconds)
-    begun = time.process_time()
-    full = whole(Recommender(**settings).fit(train))
-    tell("(c) trained anew", over_test(full), time.process_time() - begun)
+            seconds = time.process_time() - started
+            report(f"(b) update, {passes} epochs", over_test(completed(updated)), seconds)
+    started = time.process_time()
+    full = completed(Recommender(**settings).fit(train))
+    report("(c) trained again", over_test(full), time.process_time() - started)
     cold_users(full, split)
     milliseconds = 1000 * fold_in_seconds(full, train)
     print(f"\none user folded in, 20 items out: {milliseconds:.2f} ms (median, CPU)")
 
 
-def whole(model: Recommender) -> Recommender:
-    """Training takes a signal as a wish to stop, and returns: half a training is no result."""
+def completed(model: Recommender) -> Recommender:
+    """Exit if the training was interrupted by a signal: a partial training is no result."""
     if model.history is not None and model.history.signal is not None:
         raise SystemExit(128 + model.history.signal)
     return model
 
 
 def cold_users(full: Recommender, split: Split) -> None:
-    """The fallback of users without history, beside popularity."""
+    """The fallback of users without history, against popularity."""
     popular = Recommender(model="popularity").fit(Split(split.train))
     groups = {
         name: evaluate(model.scorer(), split, metrics=METRICS).summary()
-        for name, model in (("popularity", popular), ("trained anew", full))
+        for name, model in (("popularity", popular), ("trained again", full))
     }
     if "cold" not in next(iter(groups.values())):
         return
@@ -174,18 +180,18 @@ def cold_users(full: Recommender, split: Split) -> None:
     for group in ("all", "warm", "cold"):
         for name, summary in groups.items():
             of = summary[group]
-            figures = f"{of['recall@20']:.4f} | {of['ndcg@20']:.4f}"
-            print(f"| {group} | {of['users']:,} | {name} | {figures} |")
+            values = f"{of['recall@20']:.4f} | {of['ndcg@20']:.4f}"
+            print(f"| {group} | {of['users']:,} | {name} | {values} |")
 
 
 def fold_in_seconds(model: Recommender, train: Interactions, calls: int = 200) -> float:
-    taken = []
+    times = []
     for row in np.flatnonzero(np.diff(train.matrix.indptr))[:calls]:
         items = train.item_ids.ids(train.matrix[row].indices)
-        begun = time.process_time()
+        started = time.process_time()
         model.fold_in(items, k=20)
-        taken.append(time.process_time() - begun)
-    return statistics.median(taken)
+        times.append(time.process_time() - started)
+    return statistics.median(times)
 
 
 def main() -> int:
@@ -196,13 +202,13 @@ def main() -> int:
     options = parser.parse_args()
     unknown = set(options.names) - set(CASES)
     if unknown:
-        parser.error(f"unknown case {', '.join(unknown)}; there are: {', '.join(CASES)}")
+        parser.error(f"unknown case {', '.join(unknown)}; choose from: {', '.join(CASES)}")
     for name in options.names or CASES:
         print(f"\n## {name}", flush=True)
         if (DATA / CASES[name].data).exists():
             run(CASES[name], options.epochs, options.seed)
         else:
-            print(f"no {CASES[name].data} in {DATA}; set LLPAUC_DATA to where it lies")
+            print(f"no {CASES[name].data} in {DATA}; set LLPAUC_DATA to the folder that has it")
     return 0
 
 

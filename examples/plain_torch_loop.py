@@ -2,8 +2,8 @@
 
     python examples/plain_torch_loop.py
 
-The data are blocks: users of a block like its items, and a fifth of what they like is hidden. A
-model that has understood ranks the hidden items above those of the other blocks.
+The data are blocks: users of a block like its items, and a fifth of these are hidden. A model that
+has learnt the blocks ranks the hidden items above those of the other blocks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def train(loss: Loss, seen: Tensor, steps: int = 200, seed: int = 0) -> Tensor:
     """Matrix factorisation of the bool matrix `seen`; the scores of all users and items."""
     generator = torch.Generator().manual_seed(seed)
     tables = [torch.nn.Parameter(0.1 * torch.randn(n, 8, generator=generator)) for n in seen.shape]
-    optimizer = minimax_optimizer(torch.optim.Adam, tables, loss, lr=0.03)  # the one line
+    optimizer = minimax_optimizer(
+        torch.optim.Adam, tables, loss, lr=0.03
+    )  # instead of torch.optim.Adam
     events = seen.nonzero()
 
     def score() -> Tensor:  # the model ranks with the score it is trained with
@@ -61,13 +63,13 @@ def train(loss: Loss, seen: Tensor, steps: int = 200, seed: int = 0) -> Tensor:
 
 
 def recovered(scores: Tensor, likes: Tensor, hidden: Tensor) -> float:
-    """Share of (hidden item, item of another block) pairs of a user in the right order."""
+    """Fraction of (hidden item, item of another block) pairs of a user in the right order."""
     right = scores[:, :, None] > scores[:, None, :]
     pairs = hidden[:, :, None] & ~likes[:, None, :]
     return (right & pairs).sum().item() / pairs.sum().item()
 
 
-# Two losses have no default of these; the others' steps are those of a longer training.
+# Two losses have required parameters; the ramp of TCE is shortened for this short training.
 PARAMS: dict[str, dict[str, float | int]] = {
     "llpauc": {"alpha": 0.7, "beta": 0.3},
     "opauc": {"beta": 0.3},
@@ -79,11 +81,11 @@ def main() -> None:
     likes, hidden = block_matrix()
     for name in LOSSES:
         loss = make_loss(name, **PARAMS.get(name, {}))
-        share = recovered(train(loss, likes & ~hidden), likes, hidden)
-        print(f"{name:12s} {share:.3f} of the pairs in order")
+        fraction = recovered(train(loss, likes & ~hidden), likes, hidden)
+        print(f"{name:12s} {fraction:.3f} of the pairs in order")
     exact = LLPAUCLoss(0.7, 0.3, solver="exact")
-    share = recovered(train(exact, likes & ~hidden), likes, hidden)
-    print(f"{'llpauc exact':12s} {share:.3f} of the pairs in order")
+    fraction = recovered(train(exact, likes & ~hidden), likes, hidden)
+    print(f"{'llpauc exact':12s} {fraction:.3f} of the pairs in order")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python examples/recbole_llpauc.py
 
-trains RecBole's BPR model with BPR's loss and with LLPAUC on made-up events, and prints what
-RecBole measures. Without RecBole it shows the part that needs none: how its pairs become rows.
-RecBole 1.2.1 wants NumPy below 2; it was tried with NumPy 1.26.4, pandas 2.2.3, scipy 1.15.3 and
+trains RecBole's BPR model with BPR's loss and with LLPAUC on generated events, and prints the
+metrics of RecBole. Without RecBole it shows only how pairs become rows. RecBole 1.2.1 requires
+NumPy below 2; this was tested with NumPy 1.26.4, pandas 2.2.3, scipy 1.15.3 and
 pyarrow 18.1.0.
 """
 
@@ -23,10 +23,10 @@ from llpauc.losses import LLPAUCLoss, Loss, minimax_optimizer
 
 
 class PairsAsRows(nn.Module):
-    """A loss of llpauc in the place of RecBole's BPRLoss.
+    """A loss of llpauc in place of RecBole's BPRLoss.
 
-    RecBole hands over flat pairs: the batch of B positives N times over, and beside it N * B
-    negatives, the first of every positive before the second. Here they become (B,) and (B, N).
+    RecBole passes flat pairs: the batch of B positives repeated N times, and N * B negatives, the
+    first of every positive before the second. Here they become (B,) and (B, N).
     """
 
     def __init__(self, loss: Loss, negatives: int) -> None:
@@ -40,15 +40,15 @@ class PairsAsRows(nn.Module):
 
 
 def minimax_trainer(trainer: type) -> type:
-    """A RecBole trainer whose optimizer also ascends and projects: RecBole knows no such step."""
+    """A RecBole trainer whose optimizer also ascends and projects, which RecBole does not do."""
 
     class MinimaxTrainer(trainer):  # type: ignore[misc]
         def _build_optimizer(self, **_: Any) -> torch.optim.Optimizer:
             losses = [part for part in self.model.modules() if isinstance(part, Loss)]
-            own = {id(p) for loss in losses for p in loss.parameters()}
+            loss_parameters = {id(p) for loss in losses for p in loss.parameters()}
             return minimax_optimizer(
                 torch.optim.Adam,
-                [p for p in self.model.parameters() if id(p) not in own],
+                [p for p in self.model.parameters() if id(p) not in loss_parameters],
                 losses[0],
                 lr=self.learning_rate,
                 weight_decay=self.weight_decay,
@@ -57,7 +57,7 @@ def minimax_trainer(trainer: type) -> type:
     return MinimaxTrainer
 
 
-def made_up_events(seed: int = 0) -> Interactions:
+def generate_events(seed: int = 0) -> Interactions:
     """Two tastes: even users like even items, a few popular ones most."""
     generator = torch.Generator().manual_seed(seed)
     users = torch.arange(200).repeat_interleave(15)
@@ -67,21 +67,31 @@ def made_up_events(seed: int = 0) -> Interactions:
 
 
 def train(folder: Path, with_llpauc: bool, negatives: int = 20, epochs: int = 10) -> float:
-    """NDCG@10 on RecBole's own validation part."""
+    """NDCG@10 on RecBole's validation part."""
     from recbole.config import Config
     from recbole.data import create_dataset, data_preparation
     from recbole.model.general_recommender import BPR
     from recbole.trainer import Trainer
     from recbole.utils import init_seed
 
-    given: dict[str, Any] = {
-        "data_path": str(folder), "load_col": {"inter": ["user_id", "item_id"]},
-        "checkpoint_dir": str(folder), "epochs": epochs, "learning_rate": 0.01,
-        "train_neg_sample_args": {"distribution": "uniform", "sample_num": negatives,
-                                  "dynamic": False, "candidate_num": 0},
-        "valid_metric": "NDCG@10", "seed": 1, "show_progress": False, "state": "WARNING",
-    }  # fmt: skip
-    config = Config(model="BPR", dataset="events", config_dict=given)
+    options: dict[str, Any] = {
+        "data_path": str(folder),
+        "load_col": {"inter": ["user_id", "item_id"]},
+        "checkpoint_dir": str(folder),
+        "epochs": epochs,
+        "learning_rate": 0.01,
+        "train_neg_sample_args": {
+            "distribution": "uniform",
+            "sample_num": negatives,
+            "dynamic": False,
+            "candidate_num": 0,
+        },
+        "valid_metric": "NDCG@10",
+        "seed": 1,
+        "show_progress": False,
+        "state": "WARNING",
+    }
+    config = Config(model="BPR", dataset="events", config_dict=options)
     init_seed(config["seed"], True)
     parts = data_preparation(config, create_dataset(config))
     model = BPR(config, parts[0].dataset)
@@ -99,12 +109,12 @@ def main() -> None:
     flat = rows(pos.repeat(3), neg.T.reshape(-1))
     print(f"RecBole's pairs {flat:.6f}, rows {rows.loss(pos, neg):.6f}")
     if find_spec("recbole") is None:
-        print("RecBole is not installed here, so nothing is trained with it")
+        print("RecBole is not installed: nothing is trained")
         return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "events").mkdir()
-        events = made_up_events()
+        events = generate_events()
         users = events.user_ids.ids(events.users)
         items = events.item_ids.ids(events.items)
         lines = [f"{user}\t{item}" for user, item in zip(users, items, strict=True)]
