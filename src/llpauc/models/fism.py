@@ -18,9 +18,8 @@ from llpauc.models.network import EmbeddingNetwork, sparse_tensor
 from llpauc.models.registry import BiasedEmbeddingOptions
 from llpauc.training.kernels import through_unit, unit_rows
 from llpauc.training.options import TrainingOptions
-from llpauc.training.row_adam import FAST_MATH, aligned, room
-from llpauc.training.tables import AdamTable, EmbeddingTables
-from llpauc.training.trainable import ItemGradients, Table, TrainingTables
+from llpauc.training.row_adam import FAST_MATH, Table, empty_table, zero_table
+from llpauc.training.tables import AdamTable, ItemGradients, TrainingTables
 
 
 class FISMNetwork(EmbeddingNetwork):
@@ -48,7 +47,7 @@ class FISMNetwork(EmbeddingNetwork):
         return FISMTables(*self.adam_tables(options, False, self.cosine), history_weights(train))
 
 
-class FISMTables(EmbeddingTables):
+class FISMTables(TrainingTables):
     """User rows are weighted sums of history rows; their gradients go back to the history rows.
 
     Args:
@@ -60,8 +59,8 @@ class FISMTables(EmbeddingTables):
     def __init__(self, users: AdamTable, items: AdamTable, history: Any) -> None:
         super().__init__(users, items)
         self._history, self._cosine = history, items.cosine
-        self._sums = aligned((history.shape[0], items.width))
-        self._units = aligned(self._sums.shape) if self._cosine else self._sums
+        self._sums = zero_table((history.shape[0], items.width))
+        self._units = zero_table(self._sums.shape) if self._cosine else self._sums
 
     @property
     def user_rows(self) -> Table:
@@ -85,7 +84,7 @@ class FISMTables(EmbeddingTables):
             through_unit(self._sums, self._units, users, self._sums.shape[1], user_gradients)
         transposed = self._history[users].T.tocsr()
         rows = np.flatnonzero(np.diff(transposed.indptr)).astype(np.int32)
-        history_gradients = room((len(rows), user_gradients.shape[1]))
+        history_gradients = empty_table((len(rows), user_gradients.shape[1]))
         history_gradients[:] = transposed[rows] @ user_gradients
         self.users.apply(rows, history_gradients)
         self.items.apply(items, item_gradients)

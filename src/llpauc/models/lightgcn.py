@@ -20,9 +20,8 @@ from llpauc.models.registry import LightGCNOptions
 from llpauc.models.spectral import graph_weights
 from llpauc.training.kernels import through_unit, unit_rows
 from llpauc.training.options import TrainingOptions
-from llpauc.training.row_adam import FAST_MATH, aligned, fill, room
-from llpauc.training.tables import AdamTable, EmbeddingTables, summed_by_item
-from llpauc.training.trainable import ItemGradients, Table, TrainingTables
+from llpauc.training.row_adam import FAST_MATH, Table, empty_table, fill, zero_table
+from llpauc.training.tables import AdamTable, ItemGradients, TrainingTables, summed_by_item
 
 _INVERSION_ROUNDS = 20  # each leaves at most 3/4 of the error with 2 layers
 
@@ -56,7 +55,7 @@ class LightGCNNetwork(EmbeddingNetwork):
         return LightGCNTables(*tables, graph_weights(train), self.options)
 
 
-class LightGCNTables(EmbeddingTables):
+class LightGCNTables(TrainingTables):
     """Rows are propagated over the graph before they are read, and so are their gradients.
 
     The operator is symmetric, so gradients are propagated as rows are. Every row has a gradient in
@@ -80,11 +79,11 @@ class LightGCNTables(EmbeddingTables):
         self._interval, self._pending, self._stale = options.propagation_interval, 0, True
         to_items = to_users.T.tocsr()
         self._graph = [(_balanced(m), m.indptr, m.indices, m.data) for m in (to_users, to_items)]
-        self._out = [aligned(table.rows.shape) for table in (users, items)]
-        self._units = [aligned(t.shape) for t in self._out] if self._cosine else self._out
-        self._accumulated = [aligned(t.shape) for t in self._out]
-        self._gradients = [room(t.shape) for t in self._out]
-        self._work = [[aligned(t.shape) for t in self._out] for _ in range(2)]
+        self._out = [zero_table(table.rows.shape) for table in (users, items)]
+        self._units = [zero_table(t.shape) for t in self._out] if self._cosine else self._out
+        self._accumulated = [zero_table(t.shape) for t in self._out]
+        self._gradients = [empty_table(t.shape) for t in self._out]
+        self._work = [[zero_table(t.shape) for t in self._out] for _ in range(2)]
         self._all = [np.arange(len(t), dtype=np.int32) for t in self._out]
 
     @property

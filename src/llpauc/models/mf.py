@@ -18,8 +18,7 @@ from llpauc.models.embedding import EmbeddingModel
 from llpauc.models.network import EmbeddingNetwork
 from llpauc.models.registry import BiasedEmbeddingOptions
 from llpauc.training.options import TrainingOptions
-from llpauc.training.tables import ShardedTables
-from llpauc.training.trainable import TrainingTables
+from llpauc.training.tables import ShardedTables, TrainingTables
 
 _ROWS_PER_DRAW = 1 << 16  # torch draws the same numbers in blocks of any multiple of 16
 

@@ -27,8 +27,8 @@ from llpauc.distributed import ProcessGroup
 from llpauc.evaluation.scorer import FactorScorer, Scores
 from llpauc.models.spectral import graph_weights, spectral_rows
 from llpauc.training.options import TrainingOptions
-from llpauc.training.tables import AdamTable, EmbeddingTables
-from llpauc.training.trainable import Trainable, TrainingTables
+from llpauc.training.tables import AdamTable, TrainingTables
+from llpauc.training.trainable import Trainable
 
 
 class EmbeddingNetwork(Trainable):
@@ -147,14 +147,14 @@ class EmbeddingNetwork(Trainable):
         """
         tables, width = self.local_parameters(), self.options.dimensions
         return (
-            AdamTable(tables["user_table"].numpy(), width, user_cosine, options.adam),
-            AdamTable(tables["item_table"].numpy(), width, item_cosine, options.adam),
+            AdamTable(tables["user_table"].numpy(), width, user_cosine, options),
+            AdamTable(tables["item_table"].numpy(), width, item_cosine, options),
         )
 
     def cpu_tables(
         self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
     ) -> TrainingTables:
-        return EmbeddingTables(*self.adam_tables(options, self.cosine, self.cosine))
+        return TrainingTables(*self.adam_tables(options, self.cosine, self.cosine))
 
     @torch.no_grad()
     def init_item_bias(self, values: npt.NDArray[np.float64]) -> None:

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from llpauc.training.loop import check_feasible, fit
     from llpauc.training.options import SAMPLERS, TrainingOptions
     from llpauc.training.progress import Diverged, Epoch, History
-    from llpauc.training.trainable import Trainable, TrainingTables
+    from llpauc.training.tables import TrainingTables
+    from llpauc.training.trainable import Trainable
 
 __all__ = [
     "SAMPLERS",
@@ -37,7 +38,7 @@ __getattr__ = lazy_exports(
         "History": "progress",
         "Trainable": "trainable",
         "TrainingOptions": "options",
-        "TrainingTables": "trainable",
+        "TrainingTables": "tables",
         "check_feasible": "loop",
         "fit": "loop",
         "open_checkpoints": "checkpoint",

@@ -26,14 +26,19 @@ from llpauc.data.interactions import Indices, Interactions
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
 from llpauc.losses.base import Context, Loss, NonFiniteError
 from llpauc.losses.minimax import attach, minimax_parameter_groups
-from llpauc.training.batches import Batch, Index, Indexer, Pairs
+from llpauc.training.batches import Batch, Index, Indexer, Pairs, Slots
 from llpauc.training.kernels import merge_rows, score_pairs, user_gradients
 from llpauc.training.options import TrainingOptions
 from llpauc.training.progress import Diverged
-from llpauc.training.row_adam import ScalarAdam, zero_table
+from llpauc.training.row_adam import ScalarAdam, Table, zero_table
 from llpauc.training.samplers import Sampler
-from llpauc.training.tables import ReplicatedTables
-from llpauc.training.trainable import PairGradients, Table, Trainable, TrainingTables
+from llpauc.training.tables import (
+    ItemGradients,
+    PairGradients,
+    merged_gradients,
+    summed_by_item,
+)
+from llpauc.training.trainable import Trainable
 
 # Multiplications per batch below which threads in the kernels do not pay: they save a tenth of the
 # time on an idle machine, and wait milliseconds for each other on a busy one. The result is the
@@ -141,9 +146,9 @@ class CpuEngine(Engine):
         processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         super().__init__(model, loss, sampler, options, processes)
-        self.tables: TrainingTables = model.cpu_tables(train, options, processes)
-        if processes.world_size > 1 and model.user_range is None:
-            self.tables = ReplicatedTables(self.tables, processes)
+        self.tables = model.cpu_tables(train, options, processes)
+        self._is_replicated = processes.world_size > 1 and model.user_range is None
+        self._user_slots, self._item_slots = Slots(train.n_users), Slots(train.n_items)
         # The variables of the loss, with their learning rates as factors; negative ones ascend.
         groups = minimax_parameter_groups([], loss, lr=1.0)
         rates = [
@@ -151,7 +156,7 @@ class CpuEngine(Engine):
             for group in groups
             for variable in group["params"]
         ]
-        self.variables = ScalarAdam(rates, options.adam)
+        self.variables = ScalarAdam(rates, options.lr)
         self._indexer = Indexer(
             train.n_users, train.n_items, options.weight_decay == 0, self.tables.by_slot
         )
@@ -208,7 +213,7 @@ class CpuEngine(Engine):
             user_grads, slopes,
         )  # fmt: skip
         item_grads = PairGradients(pairs, slopes, scale, user_rows)
-        tables.apply(index.users, self._merged(index, user_grads), index.items, item_grads)
+        self._apply(index, user_grads, item_grads)
         return value
 
     def _step_shared(self, batch: Batch, index: Index) -> float:
@@ -240,8 +245,7 @@ class CpuEngine(Engine):
         if has_bias:
             item_grads[: len(shared), width] = d_neg.sum(0)
             item_grads[:, width].index_add_(0, slots, d_pos)
-        merged = self._merged(index, user_grads.numpy())
-        tables.apply(index.users, merged, index.items, item_grads.numpy())
+        self._apply(index, user_grads.numpy(), item_grads.numpy())
         return value
 
     def _table_rows(self, batch: Batch, index: Index) -> tuple[Indices, Indices, Indices]:
@@ -254,13 +258,20 @@ class CpuEngine(Engine):
         assert index.negative_slots is not None  # made for tables that are read by slot
         return users, index.positive_slots, index.negative_slots
 
-    def _merged(self, index: Index, user_grads: Table) -> Table:
-        """One gradient for each distinct user."""
-        if index.user_slots is None:
-            return user_grads
-        merged = self._array("merged", (len(index.users), user_grads.shape[1]))
-        merge_rows(index.user_slots, user_grads, merged)
-        return merged
+    def _apply(self, index: Index, user_grads: Table, item_grads: ItemGradients) -> None:
+        """Update the rows of the batch, of all processes where each has the whole tables."""
+        users, items, tables = index.users, index.items, self.tables
+        if index.user_slots is not None:  # sum the gradients of users that occur more than once
+            merged = self._array("merged", (len(users), user_grads.shape[1]))
+            merge_rows(index.user_slots, user_grads, merged)
+            user_grads = merged
+        if self._is_replicated:
+            item_grads = summed_by_item(item_grads, len(items), tables.item_rows.shape[1])
+            gathered = self.processes.gather_all([users, user_grads, items, item_grads])
+            users, user_grads = merged_gradients(self._user_slots, *gathered[:2])
+            items, item_grads = merged_gradients(self._item_slots, *gathered[2:])
+            tables.prepare(users, items)  # rows that only other processes have read
+        tables.apply(users, user_grads, items, item_grads)
 
     def _loss(self, batch: Batch, pos: Table, neg: Table) -> tuple[float, Table, Table]:
         scored = self._scored(batch, torch.from_numpy(pos), torch.from_numpy(neg))
@@ -296,14 +307,12 @@ class TorchEngine(Engine):
         options: TrainingOptions,
         processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        device, adam = options.device, options.adam
+        device = options.device
         super().__init__(model.to(device), loss.to(device), sampler, options, processes)
         groups = minimax_parameter_groups(
-            model.parameters(), loss, adam.lr, weight_decay=adam.weight_decay
+            model.parameters(), loss, options.lr, weight_decay=options.weight_decay
         )
-        self.optimizer = torch.optim.Adam(
-            groups, lr=adam.lr, betas=(adam.decay_mean, adam.decay_square), eps=adam.eps
-        )
+        self.optimizer = torch.optim.Adam(groups, lr=options.lr)
         attach(loss, self.optimizer)
 
     @property

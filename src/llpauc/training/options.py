@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 
 from llpauc.errors import InputError
 from llpauc.options import (
@@ -13,7 +13,6 @@ from llpauc.options import (
     Count,
     Grid,
     LogRange,
-    NonNegative,
     Positive,
     Registry,
     check_options,
@@ -34,29 +33,6 @@ SAMPLERS: Registry[type[Sampler]] = Registry(
     },
     aliases={"all": "all-items", "uniform-all": "uniform-with-positives"},
 )
-
-_Decay = Annotated[float, Ge(0), Lt(1)]
-
-
-@dataclass(frozen=True)
-class AdamOptions:
-    """The hyperparameters of Adam.
-
-    Args:
-        lr: learning rate.
-        decay_mean, decay_square: b1 and b2.
-        eps: added to the square root.
-        weight_decay: pulls the rows of a batch, and only those, towards zero.
-    """
-
-    lr: Positive = 1e-3
-    decay_mean: _Decay = 0.9
-    decay_square: _Decay = 0.999
-    eps: Positive = 1e-8
-    weight_decay: NonNegative = 0.0
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 @dataclass(frozen=True)
@@ -115,7 +91,3 @@ class TrainingOptions:
     def deciding(self) -> dict[str, Any]:
         """The options that affect the result; `shard` does not."""
         return {name: value for name, value in asdict(self).items() if name != "shard"}
-
-    @property
-    def adam(self) -> AdamOptions:
-        return AdamOptions(lr=self.lr, weight_decay=self.weight_decay)

@@ -23,7 +23,7 @@ only and are tabulated.
 | symbol | code |
 |---|---|
 | m, v | `mean`, `square` |
-| b1, b2 | `decay_mean`, `decay_square` |
+| b1, b2, eps | `_B1`, `_B2`, `_EPS` |
 | s | `done[row]` |
 """
 
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -40,10 +40,11 @@ import torch
 from numba import njit, prange
 
 from llpauc.data.interactions import Indices
-from llpauc.training.options import AdamOptions
+from llpauc.training.options import TrainingOptions
 
 Table = npt.NDArray[np.float32]
 
+_B1, _B2, _EPS = 0.9, 0.999, 1e-8
 _EXACT_STEPS = 128
 _REPLAYED = 160
 _SETTLED = 40_000  # 1 - 0.999^40000 is 1 in double precision
@@ -63,13 +64,13 @@ class RowAdam:
         mean, square: the moments.
     """
 
-    def __init__(self, table: Table, options: AdamOptions) -> None:
+    def __init__(self, table: Table, options: TrainingOptions) -> None:
         self.table = table
-        self.options = options
+        self._lr, self._weight_decay = options.lr, options.weight_decay
         self.mean, self.square = zero_table(table.shape), zero_table(table.shape)
         self.done = np.zeros(len(table), np.int64)
         self.count = 0
-        self._tables: Any = _bias_tables(options.decay_mean, options.decay_square)
+        self._tables: Any = _bias_tables()
 
     def advance(self) -> None:
         self.count += 1
@@ -78,10 +79,9 @@ class RowAdam:
         """Replay the missed steps of `rows` (all by default); the number of rows that had any."""
         if rows is None:
             rows = np.arange(len(self.table), dtype=np.int32)
-        o = self.options
         replayed: int = _catch_up(
             self.table, self.mean, self.square, self.done, rows, self.count, self._tables,
-            o.lr, o.decay_mean, o.decay_square, o.eps,
+            self._lr, _B1, _B2, _EPS,
         )  # fmt: skip
         return replayed
 
@@ -94,15 +94,8 @@ class RowAdam:
 
     def numbers(self) -> tuple[float, float, float, float, float, float]:
         """The constants of the current step for `adam_row`."""
-        o = self.options
-        return (
-            o.lr / (1 - o.decay_mean**self.count),
-            1 / math.sqrt(1 - o.decay_square**self.count),
-            o.decay_mean,
-            o.decay_square,
-            o.eps,
-            o.weight_decay,
-        )
+        rate, root_scale = self._lr / (1 - _B1**self.count), 1 / math.sqrt(1 - _B2**self.count)
+        return rate, root_scale, _B1, _B2, _EPS, self._weight_decay
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """The state without the table; the arrays are not copied.
@@ -148,21 +141,18 @@ def zero_table(shape: tuple[int, ...]) -> Table:
     return table
 
 
-room, aligned = empty_table, zero_table  # former names
-
-
-@lru_cache(maxsize=4)
-def _bias_tables(decay_mean: float, decay_square: float) -> tuple[Any, ...]:
+@cache
+def _bias_tables() -> tuple[Any, ...]:
     """1/(1-b1^s) and 1/sqrt(1-b2^s) for s up to _SETTLED + _REPLAYED, b1^t and b2^(t/2) for t up to
     _REPLAYED, and the moments of a full replay for s up to _SETTLED."""
     steps = np.arange(_SETTLED + _REPLAYED + 1, dtype=np.float64)
     steps[0] = 1.0  # not used: steps are counted from 1
     missed = np.arange(_REPLAYED + 1, dtype=np.float64)
     series = (
-        1 / (1 - decay_mean**steps),
-        1 / np.sqrt(1 - decay_square**steps),
-        decay_mean**missed,
-        decay_square ** (missed / 2),
+        1 / (1 - _B1**steps),
+        1 / np.sqrt(1 - _B2**steps),
+        _B1**missed,
+        _B2 ** (missed / 2),
     )
     full = np.zeros((_SETTLED + 1, 5))
     _tabulate(full, *series)
@@ -294,31 +284,27 @@ class ScalarAdam:
     Args:
         variables: scalar parameters on the CPU with a factor of the learning rate; negative ones
             ascend.
-        options: the weight decay is not applied.
+        lr: learning rate.
     """
 
-    def __init__(
-        self, variables: Sequence[tuple[torch.nn.Parameter, float]], options: AdamOptions
-    ) -> None:
-        self.options = options
-        self.count = 0
+    def __init__(self, variables: Sequence[tuple[torch.nn.Parameter, float]], lr: float) -> None:
+        self._lr, self.count = lr, 0
         self._slots = [
             (variable, variable.detach().numpy(), rate, [0.0, 0.0]) for variable, rate in variables
         ]
 
     def step(self) -> None:
-        o = self.options
         self.count += 1
-        mean_bias = 1 - o.decay_mean**self.count
-        root_bias = math.sqrt(1 - o.decay_square**self.count)
+        mean_bias = 1 - _B1**self.count
+        root_bias = math.sqrt(1 - _B2**self.count)
         for variable, value, rate, moments in self._slots:
             if variable.grad is None:
                 continue
             slope = variable.grad.item()
-            moments[0] = o.decay_mean * moments[0] + (1 - o.decay_mean) * slope
-            moments[1] = o.decay_square * moments[1] + (1 - o.decay_square) * slope * slope
-            move = moments[0] / mean_bias / (math.sqrt(moments[1]) / root_bias + o.eps)
-            value[()] -= o.lr * rate * move
+            moments[0] = _B1 * moments[0] + (1 - _B1) * slope
+            moments[1] = _B2 * moments[1] + (1 - _B2) * slope * slope
+            move = moments[0] / mean_bias / (math.sqrt(moments[1]) / root_bias + _EPS)
+            value[()] -= self._lr * rate * move
 
     def state(self) -> npt.NDArray[np.float64]:
         """(1 + n, 2): the step count, then the two moments of each variable."""

@@ -1,19 +1,18 @@
-"""Tables of vectors on a CPU, trained by Adam: in one process, copied, or sharded.
+"""Tables of vectors on a CPU, trained by Adam.
 
-All are `TrainingTables` (see `llpauc.training.trainable`).
+`TrainingTables` is what `CpuEngine` trains: the parameters of a model as NumPy arrays that share
+memory with it. A batch makes three calls. `prepare` brings the rows to be read up to date; the
+scores are computed from `user_rows` and `item_rows`; `apply` takes the gradients of the rows that
+were read. Models whose vectors are computed from other rows, as those of LightGCN, subclass it.
 
-| class | rows held by a process | a step |
-|---|---|---|
-| `EmbeddingTables` | all | reads and updates its tables |
-| `ReplicatedTables` | all | gathers the gradients of all processes |
-| `ShardedTables` | 1/P of the rows | fetches rows from, sends gradients to their processes |
-
-With several processes, the gradients of a row are summed in the order of the processes, followed by
-one step of Adam. The result is that of one process with the whole batch, up to rounding.
+`ShardedTables` divides the rows among several processes. The gradients of a row are summed in the
+order of the processes, followed by one step of Adam: the result is that of one process with the
+whole batch, up to rounding.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from llpauc.data.interactions import Indices
 from llpauc.distributed import ProcessGroup
-from llpauc.training.batches import Slots
+from llpauc.training.batches import Pairs, Slots
 from llpauc.training.kernels import (
     merge_rows,
     step_items,
@@ -29,9 +28,28 @@ from llpauc.training.kernels import (
     through_unit,
     unit_rows,
 )
-from llpauc.training.options import AdamOptions
-from llpauc.training.row_adam import RowAdam, empty_table, zero_table
-from llpauc.training.trainable import ItemGradients, Table, TrainingTables
+from llpauc.training.options import TrainingOptions
+from llpauc.training.row_adam import RowAdam, Table, empty_table, zero_table
+
+
+@dataclass(frozen=True)
+class PairGradients:
+    """The gradient of the item rows, one entry per (user, item) pair, not yet summed by item.
+
+    Args:
+        pairs: the pairs of the batch, grouped by item.
+        slopes: scale times d loss / d score of each pair, in the order of `pairs`.
+        scale: factor between the product of two rows and the score.
+        user_rows: the user rows that were read, one for each positive of the batch.
+    """
+
+    pairs: Pairs
+    slopes: Table
+    scale: float
+    user_rows: Table
+
+
+ItemGradients = Table | PairGradients
 
 
 def summed_by_item(gradients: ItemGradients, n_items: int, width: int) -> Table:
@@ -45,6 +63,14 @@ def summed_by_item(gradients: ItemGradients, n_items: int, width: int) -> Table:
     return summed
 
 
+def merged_gradients(slots: Slots, rows: Indices, gradients: Table) -> tuple[Indices, Table]:
+    """The distinct rows and, for each, its gradients summed in order."""
+    distinct = slots.fill(rows)
+    merged = empty_table((len(distinct), gradients.shape[1]))
+    merge_rows(slots.slot_of[rows], gradients, merged)
+    return distinct, merged
+
+
 class AdamTable:
     """A table of parameters, its Adam state and, for a cosine score, its rows at unit length.
 
@@ -52,11 +78,11 @@ class AdamTable:
         table: the parameters, changed in place.
         width: columns of the vectors; a further column is a bias.
         cosine: whether `rows` are the rows of the table at unit length.
-        adam: see `AdamOptions`.
+        options: learning rate and weight decay.
     """
 
-    def __init__(self, table: Table, width: int, cosine: bool, adam: AdamOptions) -> None:
-        self.adam = RowAdam(table, adam)
+    def __init__(self, table: Table, width: int, cosine: bool, options: TrainingOptions) -> None:
+        self.adam = RowAdam(table, options)
         self.width, self.cosine = width, cosine
         self.rows = zero_table(table.shape) if cosine else table
         self._all = np.arange(len(table), dtype=np.int32)
@@ -94,8 +120,14 @@ class AdamTable:
         self._refresh(self._all)
 
 
-class EmbeddingTables:
-    """One table of users and one of items, read as they are; a base class for other models."""
+class TrainingTables:
+    """A table of users and a table of items, read as they are; the base class of all others.
+
+    Attributes:
+        by_slot: whether `user_rows` and `item_rows` hold the rows of the prepared batch only, in
+            its order.
+        uses_all_threads: whether `prepare` and `apply` keep every thread busy.
+    """
 
     by_slot = False
     uses_all_threads = False
@@ -105,27 +137,34 @@ class EmbeddingTables:
 
     @property
     def user_rows(self) -> Table:
+        """The user vectors to read."""
         return self.users.rows
 
     @property
     def item_rows(self) -> Table:
+        """The item vectors to read; one more column than `user_rows` is a bias."""
         return self.items.rows
 
     def prepare(self, users: Indices, items: Indices) -> None:
+        """Bring these distinct rows up to date."""
         self.users.prepare(users)
         self.items.prepare(items)
 
     def apply(
         self, users: Indices, user_gradients: Table, items: Indices, item_gradients: ItemGradients
     ) -> None:
+        """One step of Adam with a gradient for each distinct user and item; those of the items may
+        still be by pair (see `summed_by_item`)."""
         self.users.apply(users, user_gradients)
         self.items.apply(items, item_gradients)
 
     def settle(self) -> None:
+        """Bring every row up to date, before the model is evaluated or saved."""
         self.users.settle()
         self.items.settle()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
+        """The state of the optimizer, by name."""
         return {
             f"{name}.{key}": value
             for name, table in (("users", self.users), ("items", self.items))
@@ -133,42 +172,12 @@ class EmbeddingTables:
         }
 
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Continue from `state`, with the parameters as they were then."""
         for name, table in (("users", self.users), ("items", self.items)):
             table.load_state({key: state[f"{name}.{key}"] for key in table.adam.state()})
 
 
-class ReplicatedTables:
-    """Tables of which every process holds a copy; all copies take the same steps."""
-
-    by_slot = False
-
-    def __init__(self, tables: TrainingTables, processes: ProcessGroup) -> None:
-        self._tables, self._processes = tables, processes
-        self._user_slots, self._item_slots = Slots(len(self.user_rows)), Slots(len(self.item_rows))
-        self.uses_all_threads = tables.uses_all_threads
-        self.settle, self.state, self.load_state = tables.settle, tables.state, tables.load_state
-        self.prepare = tables.prepare
-
-    @property
-    def user_rows(self) -> Table:
-        return self._tables.user_rows
-
-    @property
-    def item_rows(self) -> Table:
-        return self._tables.item_rows
-
-    def apply(
-        self, users: Indices, user_gradients: Table, items: Indices, item_gradients: ItemGradients
-    ) -> None:
-        summed = summed_by_item(item_gradients, len(items), self.item_rows.shape[1])
-        gathered = self._processes.gather_all([users, user_gradients, items, summed])
-        all_users, all_user_gradients = _merged(self._user_slots, *gathered[:2])
-        all_items, all_item_gradients = _merged(self._item_slots, *gathered[2:])
-        self.prepare(all_users, all_items)  # rows that only other processes have read
-        self._tables.apply(all_users, all_user_gradients, all_items, all_item_gradients)
-
-
-class ShardedTables(EmbeddingTables):
+class ShardedTables(TrainingTables):
     """Tables whose rows are divided among the processes.
 
     `user_rows` and `item_rows` hold the rows of the prepared batch only, in its order.
@@ -248,12 +257,4 @@ class _ShardedTable:
     def send_gradients(self, gradients: Table) -> None:
         """Send the gradients of the fetched rows to their processes; apply those received."""
         received = self._processes.exchange(gradients[self._order], self._counts, self._incoming)
-        self._table.apply(*_merged(self._slots, self._sent, received))
-
-
-def _merged(slots: Slots, rows: Indices, gradients: Table) -> tuple[Indices, Table]:
-    """The distinct rows and, for each, its gradients summed in order."""
-    distinct = slots.fill(rows)
-    merged = empty_table((len(distinct), gradients.shape[1]))
-    merge_rows(slots.slot_of[rows], gradients, merged)
-    return distinct, merged
+        self._table.apply(*merged_gradients(self._slots, self._sent, received))

@@ -3,90 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from llpauc.data.interactions import Indices, Interactions
+from llpauc.data.interactions import Interactions
 from llpauc.distributed import ProcessGroup
 from llpauc.evaluation.scorer import Scorer
-from llpauc.training.batches import Pairs
 from llpauc.training.options import TrainingOptions
-
-Table = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class PairGradients:
-    """The gradient of the item rows, one entry per (user, item) pair, not yet summed by item.
-
-    Args:
-        pairs: the pairs of the batch, grouped by item.
-        slopes: scale times d loss / d score of each pair, in the order of `pairs`.
-        scale: factor between the product of two rows and the score.
-        user_rows: the user rows that were read, one for each positive of the batch.
-    """
-
-    pairs: Pairs
-    slopes: Table
-    scale: float
-    user_rows: Table
-
-
-ItemGradients = Table | PairGradients
-
-
-class TrainingTables(Protocol):
-    """The parameters of a model as NumPy arrays, updated by Adam: what `CpuEngine` trains.
-
-    A batch makes three calls. `prepare` brings the rows to be read up to date; the scores are
-    computed from `user_rows` and `item_rows`; `apply` takes the gradients of the rows that were
-    read. The arrays share memory with the parameters of the model.
-
-    | attribute | meaning |
-    |---|---|
-    | `user_rows`, `item_rows` | the vectors to read; an item row may end with a bias |
-    | `by_slot` | whether these hold the rows of the prepared batch only, in its order |
-    | `uses_all_threads` | whether `prepare` and `apply` keep every thread busy |
-    """
-
-    @property
-    def user_rows(self) -> Table: ...
-
-    @property
-    def item_rows(self) -> Table: ...
-
-    @property
-    def by_slot(self) -> bool: ...
-
-    @property
-    def uses_all_threads(self) -> bool: ...
-
-    def prepare(self, users: Indices, items: Indices) -> None:
-        """Bring these distinct rows up to date."""
-        ...
-
-    def apply(
-        self, users: Indices, user_gradients: Table, items: Indices, item_gradients: ItemGradients
-    ) -> None:
-        """One optimizer step, with a gradient for each distinct user and item. Those of the items
-        may still be by pair; `tables.summed_by_item` sums them."""
-        ...
-
-    def settle(self) -> None:
-        """Bring every row up to date, before the model is evaluated or saved."""
-        ...
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The state of the optimizer, by name."""
-        ...
-
-    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Continue from `state`, with the parameters as they were then."""
-        ...
+from llpauc.training.tables import TrainingTables
 
 
 class Trainable(nn.Module, ABC):
@@ -126,10 +53,10 @@ class Trainable(nn.Module, ABC):
     def cpu_tables(
         self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
     ) -> TrainingTables:
-        """The parameters as tables that `CpuEngine` can train.
+        """The parameters as tables that `CpuEngine` trains; the memory is shared.
 
-        Where `user_range` is None and there are several processes, the engine keeps the copies of
-        all processes equal.
+        Where `user_range` is None, every process has whole tables, and the engine applies the
+        gradients of all processes to them.
         """
 
     def local_parameters(self) -> dict[str, Tensor]:
