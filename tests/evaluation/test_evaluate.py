@@ -1,4 +1,4 @@
-"""Evaluation against the known figures on real data, a naive loop, and a second program."""
+"""`evaluate` against known values on real data, a naive loop, and a second program."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def naive(scores, split, on, masked_pairs, k=5):
     for u, i in zip(split.parts[on].users.tolist(), split.parts[on].items.tolist(), strict=True):
         targets.setdefault(u, set()).add(i)
     recall, ndcg = {}, {}
-    for u, wanted in targets.items():
+    for u, expected in targets.items():
         order = sorted(range(split.n_items), key=lambda i: (-scores[u, i], i))
         ranked = [i for i in order if (u, i) not in masked_pairs][:k]
-        recall[u] = sum(i in wanted for i in ranked) / len(wanted)
-        gain = sum(1 / math.log2(r + 2) for r, i in enumerate(ranked) if i in wanted)
-        ndcg[u] = gain / sum(1 / math.log2(r + 2) for r in range(min(k, len(wanted))))
+        recall[u] = sum(i in expected for i in ranked) / len(expected)
+        gain = sum(1 / math.log2(r + 2) for r, i in enumerate(ranked) if i in expected)
+        ndcg[u] = gain / sum(1 / math.log2(r + 2) for r in range(min(k, len(expected))))
     return recall, ndcg
 
 
 @pytest.mark.parametrize("on", ["valid", "test"])
 @pytest.mark.parametrize("mask", list(MASKS))
 @pytest.mark.parametrize("seed", [0, 1])
-def test_equals_a_naive_loop_under_every_mask(seed, mask, on):
+def test_evaluate_equals_a_naive_loop_under_every_mask(seed, mask, on):
     split = random_split(seed)
     rng = np.random.default_rng(seed)
     scorer = FactorScorer(
@@ -55,7 +55,7 @@ def test_equals_a_naive_loop_under_every_mask(seed, mask, on):
     np.testing.assert_allclose(got.values["ndcg@5"], [ndcg[u] for u in got.users], rtol=1e-12)
 
 
-def test_partial_auc_speaks_of_candidates_only():
+def test_evaluate_partial_auc_uses_candidates_only():
     split = random_split(3)
     scorer = scorer_of("ease", split.train, regularization=5.0)
     got = evaluate(scorer, split, metrics=["llpauc(0.5,0.2)", "auc"])
@@ -67,11 +67,11 @@ def test_partial_auc_speaks_of_candidates_only():
         if not targets[user, free].any():
             assert np.isnan(value)
             continue
-        wanted = llpauc_score(targets[user, free], scores[user, free], alpha=0.5, beta=0.2)
-        assert value == pytest.approx(wanted, abs=1e-12)
+        expected = llpauc_score(targets[user, free], scores[user, free], alpha=0.5, beta=0.2)
+        assert value == pytest.approx(expected, abs=1e-12)
 
 
-def test_warm_and_cold_make_up_all():
+def test_evaluate_warm_and_cold_users_make_up_all():
     split = random_split(2)
     got = evaluate(scorer_of("popularity", split.train), split)
     summary = got.summary()
@@ -83,7 +83,7 @@ def test_warm_and_cold_make_up_all():
     assert mixed / summary["all"]["users"] == pytest.approx(summary["all"]["recall@20"])
 
 
-def test_chunks_and_threads_do_not_change_a_bit():
+def test_evaluate_result_is_independent_of_memory_and_threads():
     split = random_split(4, n_users=300, n_items=500, events=6000)
     scorer = scorer_of("ease", split.train, regularization=5.0)
     metrics = ["recall@20", "ndcg@20", "map@50", "auc", "opauc(0.1)", "llpauc(0.7,0.1)"]
@@ -102,14 +102,14 @@ def test_chunks_and_threads_do_not_change_a_bit():
         ("amazon-health", "ease", {"regularization": 200.0}, 0.1860, 0.1468),
     ],
 )
-def test_known_figures_on_real_data(data, model, parameters, recall, ndcg):
+def test_evaluate_reproduces_known_values_on_real_data(data, model, parameters, recall, ndcg):
     split = read_split(real(data))
     got = evaluate(scorer_of(model, split.train, **parameters), split)
     assert round(got.mean("recall@20"), 4) == recall
     assert round(got.mean("ndcg@20"), 4) == ndcg
 
 
-def test_lists_scored_by_a_second_program(tmp_path):
+def test_write_lists_scored_by_a_second_program(tmp_path):
     folder = real("adressa_clean")
     second = ROOT.parent / "shared" / "tools" / "score.py"
     if not second.exists():
@@ -120,14 +120,14 @@ def test_lists_scored_by_a_second_program(tmp_path):
     files = {
         part: str(folder / f"adressa_clean.{part}.inter") for part in ("train", "valid", "test")
     }
-    said = subprocess.run(
+    message = subprocess.run(
         [sys.executable, second, tmp_path / "lists.tsv", files["test"], "--seen", files["train"],
          files["valid"]], capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    assert f"Recall@20 {got.mean('recall@20'):.4f}  NDCG@20 {got.mean('ndcg@20'):.4f}" in said
+    assert f"Recall@20 {got.mean('recall@20'):.4f}  NDCG@20 {got.mean('ndcg@20'):.4f}" in message
 
 
-def test_per_user_values_to_parquet_with_outside_ids(tmp_path):
+def test_write_per_user_to_parquet_with_ids(tmp_path):
     split = random_split(5)
     results = {name: evaluate(scorer_of(name, split.train), split) for name in untrained_models()}
     write_per_user(results, tmp_path / "users.parquet")
@@ -140,7 +140,7 @@ def test_per_user_values_to_parquet_with_outside_ids(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["users.parquet"]
 
 
-def test_k_above_the_number_of_items_is_a_result():
+def test_evaluate_k_above_the_number_of_items():
     split = random_split(6)
     got = evaluate(
         scorer_of("popularity", split.train), split, metrics=["recall@5000"], mask="none"
@@ -148,15 +148,15 @@ def test_k_above_the_number_of_items_is_a_result():
     np.testing.assert_array_equal(got.values["recall@5000"], 1.0)
 
 
-def test_what_cannot_be_evaluated_is_said_in_one_line():
+def test_evaluate_bad_input_raises_in_one_line():
     split = random_split(7)
     scorer = scorer_of("popularity", split.train)
-    for call, said in [
+    for call, message in [
         ({"on": "valid", "metrics": []}, "no metric given"),
         ({"metrics": ["recal@20"]}, "unknown metric 'recal@20'"),
         ({"mask": "some"}, "unknown mask 'some'; choose one of: seen, train, paper, none"),
     ]:
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             evaluate(scorer, split, **call)
     with pytest.raises(InputError, match="no valid part"):
         evaluate(scorer, type(split)(split.train, None, split.test), on="valid")

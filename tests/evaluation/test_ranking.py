@@ -1,4 +1,4 @@
-"""The ranking engine against brute force, and against itself with other chunks and threads."""
+"""`rank` against brute force, and against itself with other batches, threads and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from llpauc.evaluation.scorer import FactorScorer, inner_products
 
 
 class Table:
-    """Scores that are simply given."""
+    """A scorer that reads its scores from a matrix."""
 
     def __init__(self, scores: np.ndarray) -> None:
         self.scores = scores.astype(np.float32)
@@ -32,7 +32,7 @@ class Table:
 
 
 def brute_force(scores: np.ndarray, masked: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sort everything: by score down, then by item up; -1 where only masked items are left."""
+    """Sort by descending score, then ascending item; -1 where only masked items are left."""
     items = np.full((len(scores), k), -1)
     best = np.full((len(scores), k), -np.inf, dtype=np.float32)
     for row, (values, hidden) in enumerate(zip(scores, masked, strict=True)):
@@ -51,7 +51,7 @@ def brute_force(scores: np.ndarray, masked: np.ndarray, k: int) -> tuple[np.ndar
     levels=st.integers(1, 30),
     hidden=st.floats(0, 1),
 )
-def test_lists_equal_a_full_sort(seed, n_users, n_items, k, levels, hidden):
+def test_rank_equals_a_full_sort(seed, n_users, n_items, k, levels, hidden):
     rng = np.random.default_rng(seed)
     scores = rng.integers(0, levels, (n_users, n_items)).astype(np.float32)  # many ties
     masked = rng.random((n_users, n_items)) < hidden
@@ -137,7 +137,7 @@ def test_rank_nan_score_of_any_item_raises(item, is_masked):
         rank(Table(scores), np.zeros(1, np.int32), 3, hidden=hidden)
 
 
-def test_threads_and_memory_do_not_change_a_bit():
+def test_rank_result_is_independent_of_threads_and_memory():
     scorer = factors(333, 7001)
     users = np.arange(333, dtype=np.int32)
     one = rank(scorer, users, 50, threads=1, memory_mb=tile_users(7001) * 7001 * 4 / 2**20 + 0.01)
@@ -147,7 +147,7 @@ def test_threads_and_memory_do_not_change_a_bit():
 
 
 @pytest.mark.parametrize("n_items", [5, 7001])
-def test_a_user_alone_gets_what_the_batch_gives(n_items):
+def test_rank_of_one_user_equals_the_batch(n_items):
     scorer = factors(150, n_items)
     users = np.arange(150, dtype=np.int32)
     batch = rank(scorer, users, 20)
@@ -161,7 +161,7 @@ def test_a_user_alone_gets_what_the_batch_gives(n_items):
 
 
 @pytest.mark.parametrize("n_users", [1, 200])
-def test_hidden_items_are_in_nobodys_list(n_users):
+def test_rank_hidden_items_are_in_no_list(n_users):
     scorer, users = factors(n_users, 90), np.arange(n_users, dtype=np.int32)
     hidden = np.arange(0, 90, 4, dtype=np.int32)
     mask = np.zeros((n_users, 90), np.float32)
@@ -183,47 +183,47 @@ def test_rank_concurrent_calls_share_the_threads():
     assert len(started) <= (os.cpu_count() or 1)
 
 
-class Stumbling(Table):
+class FailingTable(Table):
     def scores_into(self, users: np.ndarray, out: np.ndarray) -> None:
         if 500 in users:
             raise MemoryError("no more")
         super().scores_into(users, out)
 
 
-def test_a_failure_in_a_tile_is_told_and_the_next_call_works():
+def test_rank_error_in_a_tile_is_raised_and_the_next_call_works():
     users = np.arange(900, dtype=np.int32)
     for _ in range(3):
         with pytest.raises(MemoryError, match="no more"):
-            rank(Stumbling(np.zeros((900, 5))), users, 2)
+            rank(FailingTable(np.zeros((900, 5))), users, 2)
     got = rank(Table(np.zeros((900, 5))), users, 2)
     assert (got.items == [0, 1]).all()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_ranks_with_threads_of_its_own():
+def test_rank_works_in_a_forked_child():
     scorer, users = factors(300, 2001), np.arange(300, dtype=np.int32)
     rank(scorer, users, 5)
     child = os.fork()
     if child == 0:
-        signal.alarm(30)  # a child that waits for its parent's threads waits forever
+        signal.alarm(30)  # a child that waits for threads of its parent would never end
         rank(Table(np.zeros((300, 5))), users, 2)
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_too_little_memory_says_what_is_needed():
+def test_rank_too_little_memory_raises_with_the_need():
     with pytest.raises(InputError, match=r"takes \d+ MB but only 0.5 MB are allowed"):
         rank(factors(3, 50_000), np.arange(3, dtype=np.int32), 10, memory_mb=0.5)
 
 
-def test_nan_scores_name_the_user():
+def test_rank_nan_scores_name_the_user():
     scores = np.zeros((3, 4), np.float32)
     scores[2, 1] = np.nan
     with pytest.raises(InputError, match="NaN scores for user index 2"):
         rank(Table(scores), np.arange(3, dtype=np.int32), 2)
 
 
-def test_progress_counts_every_user_once():
+def test_rank_progress_counts_every_user_once():
     seen: list[int] = []
     rank(factors(130, 9), np.arange(130, dtype=np.int32), 3, progress=seen.append)
     assert sum(seen) == 130
@@ -241,29 +241,29 @@ real = threading.Thread.start
 def start(self):
     real(self)
     if self.name.startswith("rank"):
-        raise KeyboardInterrupt  # before the pool has written the thread down
+        raise KeyboardInterrupt  # before the pool has registered the thread
 
 class Slow(FactorScorer):
-    struck = False
+    interrupted = False
 
     def scores_into(self, users, out):
-        if not Slow.struck:
-            Slow.struck = True
+        if not Slow.interrupted:
+            Slow.interrupted = True
             time.sleep(0.2)
-            os.kill(os.getpid(), signal.SIGINT)  # while others wait in the queue
+            os.kill(os.getpid(), signal.SIGINT)  # while other tiles wait in the queue
         time.sleep(0.2)
         super().scores_into(users, out)
 
 rng = np.random.default_rng(1)
 users, items = (rng.random((n, 4), dtype=np.float32) for n in (20_000, 500))
 signal.signal(signal.SIGINT, signal.default_int_handler)
-made = FactorScorer
+kind = FactorScorer
 if sys.argv[1] == "starting":
     threading.Thread.start = start
 else:
-    made = Slow
+    kind = Slow
 try:
-    rank(made(users, items), np.arange(20_000, dtype=np.int32), 5, memory_mb=2, threads=2)
+    rank(kind(users, items), np.arange(20_000, dtype=np.int32), 5, memory_mb=2, threads=2)
 except KeyboardInterrupt:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     print("interrupted")
@@ -272,7 +272,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core ranks without threads")
 @pytest.mark.parametrize("when", ["starting", "ranking"])
-def test_ctrl_c_while_threads_rank_does_not_keep_the_process(when):
+def test_rank_interrupted_does_not_block_the_exit(when):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, when], capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""The one-pass kernels against float64 autograd of the equations they stand for."""
+"""The one-pass kernels against float64 autograd of their equations."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def by_autograd(
     leaves = [x.double().requires_grad_() for x in (pos, neg)]
     leaves += [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in variables]
     rows = slice(None) if mask is None else mask.any(1)
-    kept = None if mask is None else mask[rows]
-    value = llpauc_objective(leaves[0][rows], leaves[1][rows], Variables(*leaves[2:]), chosen, kept)
+    part = None if mask is None else mask[rows]
+    value = llpauc_objective(leaves[0][rows], leaves[1][rows], Variables(*leaves[2:]), chosen, part)
     grads = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
     return value.item(), [g.numpy() for g in grads]
 
@@ -69,7 +69,7 @@ def by_autograd(
     masked=st.booleans(),
 )
 @settings(max_examples=150, deadline=None)
-def test_value_and_all_gradients(
+def test_llpauc_value_and_grads_equals_autograd_in_float64(
     seed, batch, n, spread, alpha, beta, sharpness, gap_penalty, a, b, gap, s_pos, s_neg, masked
 ) -> None:  # fmt: skip
     pos, neg = draw(seed, batch, n, spread)
@@ -79,17 +79,17 @@ def test_value_and_all_gradients(
     variables = Variables(a, b, gap, s_pos, s_neg)
     chosen = Settings(alpha, beta, sharpness, gap_penalty)
     value, grads = by_autograd(pos, neg, variables, chosen, mask_or_none)
-    ours = llpauc_value_and_grads(pos, neg, variables, chosen, mask_or_none)
+    actual = llpauc_value_and_grads(pos, neg, variables, chosen, mask_or_none)
     size = 1.0 / min(alpha, beta)
-    assert_allclose(ours.value, value, rtol=1e-5, atol=1e-5 * size)
+    assert_allclose(actual.value, value, rtol=1e-5, atol=1e-5 * size)
     # float32 scores reach z with an error of some eps times sharpness
     tolerance = 2e-5 * max(1.0, sharpness / 5.0)
-    assert_allclose(ours.d_pos, grads[0], rtol=tolerance, atol=tolerance * size / batch)
-    assert_allclose(ours.d_neg, grads[1], rtol=tolerance, atol=tolerance * size / (batch * n))
-    assert_allclose(ours.d_variables, grads[2:], rtol=tolerance, atol=tolerance * size)
+    assert_allclose(actual.d_pos, grads[0], rtol=tolerance, atol=tolerance * size / batch)
+    assert_allclose(actual.d_neg, grads[1], rtol=tolerance, atol=tolerance * size / (batch * n))
+    assert_allclose(actual.d_variables, grads[2:], rtol=tolerance, atol=tolerance * size)
 
 
-def test_large_input_runs_in_parallel_and_to_the_same_bits_on_any_number_of_threads() -> None:
+def test_llpauc_value_and_grads_parallel_result_is_independent_of_threads() -> None:
     pos, neg = draw(1, 512, 300)  # 153,600 entries: five chunks
     assert neg.numel() >= kernels.MIN_PARALLEL
     mask = torch.rand(neg.shape, generator=torch.Generator().manual_seed(0)) < 0.9
@@ -97,21 +97,21 @@ def test_large_input_runs_in_parallel_and_to_the_same_bits_on_any_number_of_thre
     for keep in (None, mask):
         value, grads = by_autograd(pos, neg, INITIAL_VARIABLES, chosen, keep)
         before = numba.get_num_threads()
-        found = []
+        results = []
         for threads in {1, before}:
             numba.set_num_threads(threads)
-            found.append(llpauc_value_and_grads(pos, neg, INITIAL_VARIABLES, chosen, keep))
+            results.append(llpauc_value_and_grads(pos, neg, INITIAL_VARIABLES, chosen, keep))
         numba.set_num_threads(before)
-        assert_allclose(found[0].value, value, rtol=1e-6)
-        assert_allclose(found[0].d_neg, grads[1], rtol=1e-5, atol=1e-10)
-        assert_allclose(found[0].d_variables, grads[2:], rtol=1e-5, atol=1e-5)
-        for other in found[1:]:
-            assert other.value == found[0].value
-            assert other.d_variables == found[0].d_variables
-            assert torch.equal(other.d_neg, found[0].d_neg)
+        assert_allclose(results[0].value, value, rtol=1e-6)
+        assert_allclose(results[0].d_neg, grads[1], rtol=1e-5, atol=1e-10)
+        assert_allclose(results[0].d_variables, grads[2:], rtol=1e-5, atol=1e-5)
+        for other in results[1:]:
+            assert other.value == results[0].value
+            assert other.d_variables == results[0].d_variables
+            assert torch.equal(other.d_neg, results[0].d_neg)
 
 
-def test_module_agrees_with_value_and_grads_and_with_float64() -> None:
+def test_llpauc_loss_backward_agrees_with_value_and_grads_and_float64() -> None:
     pos, neg = (x.requires_grad_() for x in draw(2, 16, 30))
     loss = LLPAUCLoss(0.7, 0.1)
     loss(pos, neg).backward()
@@ -126,18 +126,18 @@ def test_module_agrees_with_value_and_grads_and_with_float64() -> None:
     torch.testing.assert_close(wide[2].float(), d_neg, rtol=1e-4, atol=1e-8)
 
 
-def test_a_scaled_loss_and_a_second_backward_pass() -> None:
+def test_llpauc_loss_backward_twice_and_scaled() -> None:
     pos, neg = (x.requires_grad_() for x in draw(3, 8, 12))
     loss = LLPAUCLoss(0.7, 0.1)
     once = torch.autograd.grad(loss(pos, neg), [pos, neg, loss.gap])
     value = 3.0 * loss(pos, neg)
-    for _ in range(3):  # accumulates into the same leaves, from a graph that is kept
+    for _ in range(3):  # accumulates into the same leaves, from a retained graph
         value.backward(retain_graph=True)
     for leaf, expected in zip((pos, neg, loss.gap), once, strict=True):
         torch.testing.assert_close(leaf.grad, 9.0 * expected)
 
 
-def test_second_derivatives_are_refused_in_float32_and_right_in_float64() -> None:
+def test_llpauc_loss_second_derivatives_raise_in_float32_and_work_in_float64() -> None:
     pos, neg = (x.requires_grad_() for x in draw(4, 3, 4))
     loss = LLPAUCLoss(0.7, 0.5)
     with pytest.raises(InputError, match="first derivatives only"):
@@ -146,21 +146,21 @@ def test_second_derivatives_are_refused_in_float32_and_right_in_float64() -> Non
     assert torch.autograd.gradgradcheck(lambda p, n: loss(p, n), wide)
 
 
-def test_non_contiguous_scores() -> None:
+def test_llpauc_loss_accepts_non_contiguous_scores() -> None:
     pos, neg = draw(5, 6, 10)
     loss = LLPAUCLoss(0.7, 0.3)
-    turned = neg.T.contiguous().T.requires_grad_()
+    transposed = neg.T.contiguous().T.requires_grad_()
     strided = torch.stack([pos, pos], 1)[:, 0].requires_grad_()
-    assert not turned.is_contiguous()
-    value = loss(strided, turned)
+    assert not transposed.is_contiguous()
+    value = loss(strided, transposed)
     expected = loss.value_and_grads(pos, neg)
     assert value.item() == pytest.approx(expected[0])
-    d_pos, d_neg = torch.autograd.grad(value, [strided, turned])
+    d_pos, d_neg = torch.autograd.grad(value, [strided, transposed])
     assert torch.equal(d_pos, expected[1])
     assert torch.equal(d_neg, expected[2])
 
 
-def test_gradients_of_a_row_without_pairs_are_zero() -> None:
+def test_llpauc_loss_gradients_of_a_row_without_pairs_are_zero() -> None:
     pos, neg = draw(6, 4, 5)
     mask = torch.ones(4, 5, dtype=torch.bool)
     mask[2] = False
@@ -177,7 +177,7 @@ def test_gradients_of_a_row_without_pairs_are_zero() -> None:
     torch.testing.assert_close(wide_d_pos.float(), d_pos, rtol=1e-4, atol=1e-7)
 
 
-def test_no_pair_at_all_is_worth_nothing() -> None:
+def test_llpauc_loss_of_a_batch_without_pairs_is_zero() -> None:
     pos, neg = (x.requires_grad_() for x in draw(7, 3, 4))
     nothing = torch.zeros(3, 4, dtype=torch.bool)
     for dtype in (torch.float32, torch.float64):
@@ -188,7 +188,7 @@ def test_no_pair_at_all_is_worth_nothing() -> None:
         assert loss.value_and_grads(pos.to(dtype), neg.to(dtype), nothing)[0] == 0.0
 
 
-def test_variables_that_are_not_finite_are_named() -> None:
+def test_llpauc_loss_non_finite_variables_are_named_in_the_error() -> None:
     loss = LLPAUCLoss(0.7, 0.3)
     with torch.no_grad():
         loss.gap.fill_(float("nan"))
@@ -221,7 +221,7 @@ def row_loss_by_autograd(name, pos, neg, mask=None):
     masked=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_row_losses_in_value_and_gradient(name, seed, batch, n, spread, masked) -> None:
+def test_row_kernel_equals_autograd_in_float64(name, seed, batch, n, spread, masked) -> None:
     pos, neg = draw(seed, batch, n, spread)
     mask = None
     if masked:
@@ -239,39 +239,39 @@ def test_row_losses_in_value_and_gradient(name, seed, batch, n, spread, masked) 
 
 
 @pytest.mark.parametrize("name", list(ROW_LOSSES))
-def test_row_losses_name_broken_scores_that_count_and_no_others(name) -> None:
+def test_row_kernel_counts_only_unmasked_non_finite_scores(name) -> None:
     pos, neg = draw(8, 4, 5)
     mask = torch.ones(4, 5, dtype=torch.bool)
     mask[1] = False
     mask[2, 3] = False
-    broken = pos.clone(), neg.clone()
-    broken[0][1], broken[1][1], broken[1][2, 3] = float("nan"), float("inf"), float("nan")
-    whole, holes = (make_loss(name).value_and_grads(*x, mask) for x in ((pos, neg), broken))
-    assert whole[0] == holes[0]
-    assert all(torch.equal(x, y) for x, y in zip(whole[1:], holes[1:], strict=True))
+    invalid = pos.clone(), neg.clone()
+    invalid[0][1], invalid[1][1], invalid[1][2, 3] = float("nan"), float("inf"), float("nan")
+    whole, with_invalid = (make_loss(name).value_and_grads(*x, mask) for x in ((pos, neg), invalid))
+    assert whole[0] == with_invalid[0]
+    assert all(torch.equal(x, y) for x, y in zip(whole[1:], with_invalid[1:], strict=True))
     assert whole[1][1] == 0.0
     for bad in (float("nan"), float("inf"), -float("inf")):
-        broken[0][0] = broken[1][3, 4] = bad
+        invalid[0][0] = invalid[1][3, 4] = bad
         with pytest.raises(InputError, match="1 of pos_scores, 1 of neg_scores are NaN"):
-            make_loss(name).value_and_grads(*broken, mask)
+            make_loss(name).value_and_grads(*invalid, mask)
 
 
 @pytest.mark.parametrize("name", list(ROW_LOSSES))
-def test_row_losses_to_the_same_bits_on_any_number_of_threads(name) -> None:
+def test_row_kernel_result_is_independent_of_threads(name) -> None:
     pos, neg = draw(9, 64, 1500)
     assert neg.numel() >= kernels.MIN_PARALLEL
     before = numba.get_num_threads()
-    found = []
+    results = []
     try:
         for threads in {1, before}:
             numba.set_num_threads(threads)
-            found.append(make_loss(name).value_and_grads(pos, neg))
+            results.append(make_loss(name).value_and_grads(pos, neg))
     finally:
         numba.set_num_threads(before)
     expected, grads = row_loss_by_autograd(name, pos, neg)
-    assert found[0][0] == pytest.approx(expected, rel=1e-6)
-    assert_allclose(found[0][2], grads[1], rtol=1e-5, atol=1e-9)
-    for other in found[1:]:
-        assert other[0] == found[0][0]
-        assert torch.equal(other[1], found[0][1])
-        assert torch.equal(other[2], found[0][2])
+    assert results[0][0] == pytest.approx(expected, rel=1e-6)
+    assert_allclose(results[0][2], grads[1], rtol=1e-5, atol=1e-9)
+    for other in results[1:]:
+        assert other[0] == results[0][0]
+        assert torch.equal(other[1], results[0][1])
+        assert torch.equal(other[2], results[0][2])

@@ -1,4 +1,4 @@
-"""Ascent is real, and projection keeps life."""
+"""The minimax step: gradient ascent on the maximised variables, and projection."""
 
 from __future__ import annotations
 
@@ -46,41 +46,43 @@ def gap_has_settled(loss: LLPAUCLoss) -> bool:
     return abs(gap - (b - a)) < 0.01
 
 
-def test_on_frozen_scores_the_gap_ends_at_b_minus_a() -> None:
+def test_minimax_on_fixed_scores_the_gap_converges_to_b_minus_a() -> None:
     loss = LLPAUCLoss(0.75, 0.1)
     settle(loss, torch.optim.Adam(minimax_parameter_groups([], loss, lr=0.01)[1:]))
     assert gap_has_settled(loss)
     assert -0.6 < loss.gap.item() < -0.3
-    figures = loss.diagnose(*frozen_scores()).values
-    assert figures["pos_fraction"] == pytest.approx(0.75, abs=0.01)
-    assert figures["neg_fraction"] == pytest.approx(0.1, abs=0.01)
+    values = loss.diagnose(*frozen_scores()).values
+    assert values["pos_fraction"] == pytest.approx(0.75, abs=0.01)
+    assert values["neg_fraction"] == pytest.approx(0.1, abs=0.01)
 
 
-def test_descending_on_the_gap_fails_the_same_check() -> None:
-    """What broken re-implementations do: all five variables in one group, none maximised."""
+def test_minimax_descent_on_the_gap_does_not_converge() -> None:
+    """A common error: all five variables in one group, none maximised."""
     loss = LLPAUCLoss(0.75, 0.1)
     settle(loss, torch.optim.Adam(loss.parameters(), lr=0.02))
     assert not gap_has_settled(loss)
     assert loss.gap.item() in (1.0, pytest.approx(-loss.pos_center.item(), abs=1e-6))
 
 
-def test_sharp_ascent_reaches_the_exact_saddle() -> None:
+def test_minimax_with_high_sharpness_reaches_the_exact_saddle() -> None:
     loss = LLPAUCLoss(0.75, 0.1, sharpness=100.0)
     settle(loss, torch.optim.SGD(minimax_parameter_groups([], loss, lr=0.05)[1:]), steps=4000)
     saddle = exact_saddle(*frozen_scores(), alpha=0.75, beta=0.1)
     assert loss(*frozen_scores()).item() == pytest.approx(saddle.value.item(), abs=0.01)
-    for name, ours, theirs in zip(Variables._fields, loss.variables, saddle.variables, strict=True):
-        assert ours.item() == pytest.approx(theirs.item(), abs=0.02), name
+    for name, actual, expected_value in zip(
+        Variables._fields, loss.variables, saddle.variables, strict=True
+    ):
+        assert actual.item() == pytest.approx(expected_value.item(), abs=0.02), name
 
 
-def test_gap_penalty_shrinks_the_gap() -> None:
+def test_minimax_gap_penalty_shrinks_the_gap() -> None:
     loss = LLPAUCLoss(0.75, 0.1, gap_penalty=3.0)
     settle(loss, torch.optim.Adam(minimax_parameter_groups([], loss, lr=0.01)[1:]))
     a, b, gap, _, _ = (variable.item() for variable in loss.variables)
     assert gap == pytest.approx((b - a) / 4.0, abs=0.01)
 
 
-def test_a_gap_pushed_over_its_bound_comes_back() -> None:
+def test_project_gap_beyond_its_bound_recovers() -> None:
     """Projection leaves a live gradient; clipping in the forward pass would have killed it."""
     for pushed in (7.0, -7.0):
         loss = LLPAUCLoss(0.75, 0.1)
@@ -94,7 +96,7 @@ def test_a_gap_pushed_over_its_bound_comes_back() -> None:
         assert gap_has_settled(loss)
 
 
-def test_projection_brings_every_variable_into_its_domain() -> None:
+def test_project_brings_every_variable_into_its_domain() -> None:
     loss = LLPAUCLoss(0.75, 0.1)
     for value, expected in ((-9.0, [0.0, 0.0, 0.0, -1.0, 0.0]), (9.0, [1.0, 1.0, 1.0, 4.0, 5.0])):
         with torch.no_grad():
@@ -111,7 +113,7 @@ def test_projection_brings_every_variable_into_its_domain() -> None:
     assert loss.gap.item() == pytest.approx(-0.6)  # max(-0.8, 0.4 - 1)
 
 
-def test_first_step_goes_the_right_way_for_each_variable() -> None:
+def test_minimax_optimizer_first_step_has_the_right_direction() -> None:
     loss = LLPAUCLoss(0.75, 0.1)
     with torch.no_grad():
         loss.pos_center.fill_(0.5)
@@ -131,7 +133,7 @@ def test_first_step_goes_the_right_way_for_each_variable() -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_groups_of_every_loss(name: str) -> None:
+def test_minimax_parameter_groups_of_every_loss(name: str) -> None:
     loss = make_loss(name, **PARAMS.get(name, {}))
     model = [torch.nn.Parameter(torch.zeros(3))]
     groups = minimax_parameter_groups(model, loss, lr=0.1, weight_decay=0.5)
@@ -148,7 +150,9 @@ def test_groups_of_every_loss(name: str) -> None:
     [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.RMSprop,
      torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.Adadelta],
 )  # fmt: skip
-def test_any_optimizer_ascends_and_projects(kind: type[torch.optim.Optimizer]) -> None:
+def test_minimax_optimizer_ascends_and_projects_with_any_class(
+    kind: type[torch.optim.Optimizer],
+) -> None:
     loss = LLPAUCLoss(0.75, 0.1)
     pos, neg = frozen_scores()
     model = torch.nn.Parameter(pos.clone())
@@ -162,7 +166,7 @@ def test_any_optimizer_ascends_and_projects(kind: type[torch.optim.Optimizer]) -
     assert 0.0 <= loss.pos_center.item() <= 1.0
 
 
-def test_attach_refuses_what_would_go_wrong() -> None:
+def test_attach_wrong_optimizer_raises() -> None:
     loss = LLPAUCLoss(0.75, 0.1)
     with pytest.raises(InputError, match="gap is in a group without maximize=True"):
         attach(loss, torch.optim.Adam(loss.parameters(), lr=0.1))
@@ -176,27 +180,27 @@ def test_attach_refuses_what_would_go_wrong() -> None:
         minimax_parameter_groups([], loss, lr=0)
 
 
-def test_attach_can_be_undone_and_is_harmless_without_variables() -> None:
+def test_attach_handle_removes_it_and_losses_without_variables_work() -> None:
     loss = LLPAUCLoss(0.75, 0.1)
     optimizer = torch.optim.SGD(minimax_parameter_groups([], loss, lr=100.0)[1:])
     handle = attach(loss, optimizer)
     handle.remove()
     loss(*frozen_scores()).backward()
     optimizer.step()
-    assert not 0.0 <= loss.neg_threshold.item() <= 5.0  # nobody projected
+    assert not 0.0 <= loss.neg_threshold.item() <= 5.0  # not projected
     model = torch.nn.Parameter(torch.zeros(3))
     plain = minimax_optimizer(torch.optim.LBFGS, [model], BPRLoss(), lr=0.1)
     assert [len(group["params"]) for group in plain.param_groups] == [1]
 
 
-def test_exact_has_nothing_to_ascend() -> None:
+def test_llpauc_loss_exact_solver_has_no_variables() -> None:
     loss = LLPAUCLoss(0.75, 0.1, solver="exact")
     assert loss.ascent_parameters() == loss.descent_parameters() == loss.fast_parameters() == []
     loss.project_()
     assert loss.state_dict() == {}
 
 
-def test_resume_gives_the_same_bits() -> None:
+def test_minimax_optimizer_resumed_gives_the_same_bits() -> None:
     pos, neg = frozen_scores()
 
     def fresh() -> tuple[LLPAUCLoss, torch.nn.Parameter, torch.optim.Optimizer]:
@@ -221,5 +225,5 @@ def test_resume_gives_the_same_bits() -> None:
     second[2].load_state_dict(saved[2])
     run(second, 9)
     assert torch.equal(second[1], whole[1])
-    for ours, theirs in zip(second[0].variables, whole[0].variables, strict=True):
-        assert torch.equal(ours, theirs)
+    for actual, expected_value in zip(second[0].variables, whole[0].variables, strict=True):
+        assert torch.equal(actual, expected_value)

@@ -1,4 +1,4 @@
-"""Each rival against arithmetic written out, and against a loop over plain Python numbers."""
+"""Each rival loss against written arithmetic, and against a loop over Python numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def gain(rank: float) -> float:
 # --- the loop oracles: one row, its positive p and its negatives ns --------------------------
 
 
-def processes(p: float, ns: list[float]) -> tuple[int, list[int]]:
+def ranks_of(p: float, ns: list[float]) -> tuple[int, list[int]]:
     """ProcessGroup in the sorted candidate list; the positive behind its ties, tied negatives
     alike."""
     order = sorted([(-n, 0) for n in ns] + [(-p, 1)])
@@ -53,7 +53,7 @@ def processes(p: float, ns: list[float]) -> tuple[int, list[int]]:
 
 
 def weighted(p: float, ns: list[float], weight: Callable[[int, int], float]) -> float:
-    ri, rjs = processes(p, ns)
+    ri, rjs = ranks_of(p, ns)
     return sum(weight(ri, rj) * softplus(n - p) for n, rj in zip(ns, rjs, strict=True))
 
 
@@ -134,7 +134,7 @@ def made(name: str) -> Loss:
     return loss
 
 
-def test_every_rival_has_an_oracle() -> None:
+def test_losses_every_rival_has_an_oracle() -> None:
     assert {name.split()[0] for name in ROWS} | {"tce", "llpauc", "opauc", "auc"} == set(LOSSES)
 
 
@@ -145,7 +145,9 @@ one_row = st.tuples(numbers, st.lists(numbers, min_size=2, max_size=6))
 @pytest.mark.parametrize("name", ROWS)
 @given(rows=st.lists(one_row, min_size=1, max_size=4))
 @settings(max_examples=25, deadline=None)
-def test_against_a_loop_over_ragged_rows(name: str, rows: list[tuple[float, list[float]]]) -> None:
+def test_loss_equals_a_python_loop_over_ragged_rows(
+    name: str, rows: list[tuple[float, list[float]]]
+) -> None:
     """Indices of different length, by mask; what is masked away is NaN."""
     widest = max(len(ns) for _, ns in rows)
     pos = torch.tensor([p for p, _ in rows], dtype=torch.float64)
@@ -175,7 +177,7 @@ F1, F2 = 1 / (1 + exp(-1)), 1 / (1 + exp(-2))  # sigmoid of the positive and of 
         ("ccl", {"margin": 0.5, "neg_weight": 4.0}, 0 + 4 * (1.5 + 0) / 2),
         ("dns", {"hardest": 1}, DOWN),
         ("rce", {"power": 1.0}, (UP * F1 + log(1 + exp(2)) * (1 - F2) + log(2) / 2) / 3),
-        # processes: the negative 2.0 is first, the positive second, the negative 0.0 third
+        # ranks_of: the negative 2.0 is first, the positive second, the negative 0.0 third
         ("lambdarank", {}, (1 - 1 / math.log2(3)) * DOWN + (1 / math.log2(3) - 0.5) * UP),
         ("ndcg_loss1", {}, (DOWN + UP) / math.log2(3)),
         ("ndcg_loss2", {}, (1 - 1 / math.log2(3)) * (DOWN + UP)),
@@ -188,7 +190,9 @@ F1, F2 = 1 / (1 + exp(-1)), 1 / (1 + exp(-2))  # sigmoid of the positive and of 
         ("psl", {"temperature": 1.0, "surrogate": "atan"}, log(2.0)),  # the atans cancel
     ],
 )  # fmt: skip
-def test_arithmetic(name: str, params: dict[str, object], expected: float) -> None:
+def test_loss_equals_written_arithmetic(
+    name: str, params: dict[str, object], expected: float
+) -> None:
     assert make_loss(name, **params)(POS, NEG).item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -207,7 +211,7 @@ def test_sl_at_k_arithmetic() -> None:
     assert value.item() == pytest.approx(1 / (1 + exp(1)) * log(exp(2) + exp(-2)), rel=1e-6)
 
 
-def test_tce_drops_the_worst_positives_as_steps_go_by() -> None:
+def test_tce_dropped_fraction_grows_with_the_step() -> None:
     pos = torch.tensor([2.0, -3.0, 1.0, -1.0])
     neg = torch.tensor([[0.5], [0.0], [-0.5], [1.0]])
     loss = TCELoss(max_dropped=0.5, ramp_steps=10)
@@ -218,7 +222,7 @@ def test_tce_drops_the_worst_positives_as_steps_go_by() -> None:
         assert value.item() == pytest.approx(mean(rows), rel=1e-6), step
 
 
-def test_tce_share_is_guarded_against_rounding() -> None:
+def test_tce_dropped_count_is_guarded_against_rounding() -> None:
     loss = TCELoss(max_dropped=0.29, ramp_steps=1)
     pos = torch.linspace(-1, 1, 100, requires_grad=True)
     loss(pos, torch.zeros(100, 1), context=Context(step=1)).backward()
@@ -228,7 +232,7 @@ def test_tce_share_is_guarded_against_rounding() -> None:
 # --- gradients where weights are constants ----------------------------------------------------
 
 
-def test_weights_are_constants_to_the_gradient() -> None:
+def test_loss_weights_are_constants_to_the_gradient() -> None:
     """The gradient is that of the loss with its weights frozen where they are."""
     pos = torch.tensor([0.3, -0.2], dtype=torch.float64, requires_grad=True)
     neg = torch.tensor([[0.5, -1.0], [0.1, 0.4]], dtype=torch.float64, requires_grad=True)
@@ -244,15 +248,15 @@ def test_weights_are_constants_to_the_gradient() -> None:
     }
     for name, value in frozen.items():
         expected = torch.autograd.grad(value, [pos, neg], retain_graph=True)
-        found = torch.autograd.grad(make_loss(name)(pos, neg), [pos, neg])
-        for ours, theirs in zip(found, expected, strict=True):
-            torch.testing.assert_close(ours, theirs)
+        grads = torch.autograd.grad(make_loss(name)(pos, neg), [pos, neg])
+        for actual, expected_value in zip(grads, expected, strict=True):
+            torch.testing.assert_close(actual, expected_value)
 
 
 # --- pieces -------------------------------------------------------------------------------------
 
 
-def test_ranks_put_the_positive_behind_its_ties() -> None:
+def test_candidate_ranks_put_the_positive_after_its_ties() -> None:
     pos_rank, neg_rank = candidate_ranks(torch.zeros(1), torch.zeros(1, 3))
     assert pos_rank.item() == 4.0
     assert neg_rank.tolist() == [[1.0, 1.0, 1.0]]
@@ -263,7 +267,7 @@ def test_ranks_put_the_positive_behind_its_ties() -> None:
 
 
 @pytest.mark.parametrize("name", ["lambdarank", "ndcg_loss1", "ndcg_loss2", "arp_loss2"])
-def test_equal_scores_have_a_gradient(name: str) -> None:
+def test_lambda_loss_equal_scores_have_a_gradient(name: str) -> None:
     pos = torch.zeros(2, requires_grad=True)
     make_loss(name)(pos, torch.zeros(2, 3)).backward()
     assert torch.all(pos.grad < 0)
@@ -274,14 +278,14 @@ def test_bsl_with_equal_temperatures_is_sl() -> None:
     assert bsl(POS, NEG).item() == pytest.approx(make_loss("sl", temperature=0.3)(POS, NEG).item())
 
 
-def test_dns_takes_what_a_masked_row_has_and_refuses_more_than_given() -> None:
+def test_dns_uses_all_negatives_of_a_short_row() -> None:
     mask = torch.tensor([[False, True]])
     assert DNSLoss(hardest=2)(POS, NEG, mask).item() == pytest.approx(softplus(-1.0))
-    # a batch with fewer negatives than wanted takes those there are
+    # a batch with fewer negatives than requested uses all
     assert DNSLoss(hardest=3)(POS, NEG).item() == DNSLoss(hardest=2)(POS, NEG).item()
 
 
-def test_quantiles() -> None:
+def test_sl_at_k_quantiles_are_computed_and_checked() -> None:
     scores = torch.tensor([[3.0, 1.0, 2.0], [0.0, 0.5, -1.0]])
     assert top_k_quantiles(scores, k=2).tolist() == [2.0, 0.0]
     assert top_k_quantiles(scores, k=9).tolist() == [1.0, -1.0]
@@ -317,6 +321,8 @@ def test_quantiles() -> None:
         ("sl_at_k", {"weight_temperature": 0.0}, "weight_temperature must be above 0, got 0.0"),
     ],
 )
-def test_bad_parameters_are_named(name: str, params: dict[str, object], message: str) -> None:
+def test_make_loss_bad_parameter_raises_with_its_range(
+    name: str, params: dict[str, object], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         make_loss(name, **params)

@@ -81,26 +81,26 @@ def nested_search(
 
 
 @pytest.mark.parametrize(("alpha", "beta"), list(itertools.product(SHARES, SHARES)))
-def test_saddle_identity(alpha: float, beta: float) -> None:
+def test_llpauc_objective_saddle_is_the_mean_over_selected_pairs(alpha: float, beta: float) -> None:
     pos, neg = scores(seed=int(100 * alpha + 10 * beta))
     expected = pairs(pos, neg, alpha, beta).mean() - 1.0
     searched, at = nested_search(pos, neg, alpha, beta)
     assert searched == pytest.approx(expected, abs=1e-6)
     exact = exact_saddle(pos, neg, alpha=alpha, beta=beta)
     assert exact.value.item() == pytest.approx(expected, abs=1e-12)
-    # and F itself, as the library writes it, has that value at the point the search found
+    # and F itself, as the library writes it, has that value at the point that the search returned
     hinged = Settings(alpha, beta, math.inf, 0.0)
     here = Variables(*(torch.tensor(v, dtype=torch.float64) for v in at))
     assert llpauc_objective(pos, neg, here, hinged).item() == pytest.approx(expected, abs=1e-6)
     solved = llpauc_objective(pos, neg, exact.variables, hinged)
     assert solved.item() == pytest.approx(expected, abs=1e-12)
     for name in ("pos_center", "neg_center", "gap"):
-        ours, theirs = getattr(exact.variables, name).item(), getattr(at, name)
-        assert ours == pytest.approx(theirs, abs=1e-5), name
+        actual, expected_value = getattr(exact.variables, name).item(), getattr(at, name)
+        assert actual == pytest.approx(expected_value, abs=1e-5), name
 
 
-def test_the_paper_without_its_factors_misses_the_identity() -> None:
-    """Eq. 14 as printed weighs each side by its share: its value is not the identity's."""
+def test_llpauc_objective_without_the_factors_misses_the_saddle_value() -> None:
+    """Eq. 14 as printed does not divide each side by its fraction; its saddle value differs."""
     pos, neg = scores(seed=3)
     alpha, beta = 0.5, 0.2
     a, b, gap, s_pos, s_neg = exact_saddle(pos, neg, alpha=alpha, beta=beta).variables
@@ -113,7 +113,7 @@ def test_the_paper_without_its_factors_misses_the_identity() -> None:
 
 
 @pytest.mark.parametrize("gap_penalty", [0.5, 3.0])
-def test_gap_penalty_shrinks_the_gap(gap_penalty: float) -> None:
+def test_exact_saddle_gap_penalty_shrinks_the_gap(gap_penalty: float) -> None:
     pos, neg = scores(seed=5)
     searched, at = nested_search(pos, neg, 0.5, 0.5, gap_penalty)
     exact = exact_saddle(pos, neg, alpha=0.5, beta=0.5, gap_penalty=gap_penalty)
@@ -124,7 +124,7 @@ def test_gap_penalty_shrinks_the_gap(gap_penalty: float) -> None:
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, 0.2), (0.8, 1.0), (1.0, 0.5)])
-def test_softplus_tends_to_the_saddle_as_sharpness_grows(alpha: float, beta: float) -> None:
+def test_llpauc_objective_tends_to_the_saddle_as_sharpness_grows(alpha: float, beta: float) -> None:
     pos, neg = scores(seed=8)
     exact = exact_saddle(pos, neg, alpha=alpha, beta=beta)
     misses = [
@@ -148,7 +148,7 @@ def value_and_gradient(loss: LLPAUCLoss, dtype: torch.dtype) -> tuple[float, lis
 
 @pytest.mark.parametrize("solver", ["sgda", "exact", "per-user"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_special_cases_are_one_and_the_same_number(solver: str, dtype: torch.dtype) -> None:
+def test_opauc_and_auc_loss_equal_llpauc_loss(solver: str, dtype: torch.dtype) -> None:
     for one, other in (
         (LLPAUCLoss(1.0, 0.2, solver=solver), OPAUCLoss(0.2, solver=solver)),
         (LLPAUCLoss(1.0, 1.0, solver=solver), AUCLoss(solver=solver)),
@@ -161,7 +161,7 @@ def test_special_cases_are_one_and_the_same_number(solver: str, dtype: torch.dty
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_infinite_sharpness_is_the_hinge(dtype: torch.dtype) -> None:
+def test_llpauc_loss_infinite_sharpness_is_the_hinge(dtype: torch.dtype) -> None:
     pos, neg = (x.to(dtype) for x in scores(seed=9))
     loss, saddle = (
         LLPAUCLoss(0.5, 0.2, sharpness=math.inf),
@@ -174,7 +174,7 @@ def test_infinite_sharpness_is_the_hinge(dtype: torch.dtype) -> None:
     assert loss.diagnose(pos, neg).values["pos_fraction"] == pytest.approx(0.5, abs=0.1)
 
 
-def test_auc_is_the_square_loss_of_all_pairs() -> None:
+def test_auc_loss_is_the_square_loss_of_all_pairs() -> None:
     pos, neg = scores(seed=4)
     assert AUCLoss(solver="exact")(pos, neg).item() == pytest.approx(
         pairs(pos, neg, 1.0, 1.0).mean() - 1.0
@@ -190,7 +190,7 @@ def test_auc_is_the_square_loss_of_all_pairs() -> None:
     ties=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_exact_value_and_gradient_against_pairs(
+def test_exact_saddle_value_and_gradient_equal_pairs(
     n_pos: int, n_neg: int, alpha: float, beta: float, seed: int, ties: bool
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -206,14 +206,14 @@ def test_exact_value_and_gradient_against_pairs(
         top_pos = f_pos.topk(math.ceil(alpha * n_pos)).values
         top_neg = f_neg.topk(math.ceil(beta * n_pos * n_neg)).values
         direct = (1 - top_pos[:, None] + top_neg).square().mean()
-        for ours, theirs in zip(
+        for actual, expected_value in zip(
             (d_pos, d_neg), torch.autograd.grad(direct, [pos, neg]), strict=True
         ):
-            torch.testing.assert_close(ours, theirs)
+            torch.testing.assert_close(actual, expected_value)
 
 
 @given(k=st.integers(1, 5000), extra=st.integers(0, 100_000))
-def test_a_share_of_k_over_n_selects_exactly_k(k: int, extra: int) -> None:
+def test_selected_count_of_k_over_n_is_exactly_k(k: int, extra: int) -> None:
     assert selected_count(k / (k + extra), k + extra) == k
 
 
@@ -229,7 +229,7 @@ def test_selected_count_rounds_up() -> None:
 
 
 @pytest.mark.parametrize(("alpha", "beta"), list(itertools.product((0.3, 1.0), (0.25, 1.0))))
-def test_hard_llpauc_counts_pairs(alpha: float, beta: float) -> None:
+def test_hard_llpauc_equals_counting_pairs(alpha: float, beta: float) -> None:
     rng = np.random.default_rng(1)
     pos, neg = torch.tensor(rng.normal(size=10)), torch.tensor(rng.normal(size=(10, 4)).round(1))
     pos[0] = neg[0, 0]  # a tie counts 0
@@ -241,19 +241,19 @@ def test_hard_llpauc_counts_pairs(alpha: float, beta: float) -> None:
     assert raw == pytest.approx(won / 400)
 
 
-def test_diagnostics_say_what_the_value_stands_for() -> None:
+def test_llpauc_loss_diagnostics_report_fractions_and_saddle_value() -> None:
     pos, neg = scores(seed=6, shift=3.0)
     loss = LLPAUCLoss(0.5, 0.2)
-    found = loss.diagnose(pos, neg)
-    assert found.value == pytest.approx(loss(pos, neg).item())
+    result = loss.diagnose(pos, neg)
+    assert result.value == pytest.approx(loss(pos, neg).item())
     hard, raw = hard_llpauc(pos, neg, alpha=0.5, beta=0.2)
-    assert (found.values["hard_llpauc"], found.values["hard_llpauc_raw"]) == (hard, raw)
-    assert found.values["gap"] == 0.0
-    assert found.values["saddle_value"] == pytest.approx(pairs(pos, neg, 0.5, 0.2).mean() - 1.0)
+    assert (result.values["hard_llpauc"], result.values["hard_llpauc_raw"]) == (hard, raw)
+    assert result.values["gap"] == 0.0
+    assert result.values["saddle_value"] == pytest.approx(pairs(pos, neg, 0.5, 0.2).mean() - 1.0)
     f = pos.sigmoid()
     excess = -((f - 1.0).square() - 2 * f) - 0.5
-    assert found.values["pos_fraction"] == pytest.approx((5.0 * excess).sigmoid().mean().item())
-    assert found.values["pos_fraction_above"] == pytest.approx((excess > 0).double().mean().item())
+    assert result.values["pos_fraction"] == pytest.approx((5.0 * excess).sigmoid().mean().item())
+    assert result.values["pos_fraction_above"] == pytest.approx((excess > 0).double().mean().item())
     exact = LLPAUCLoss(0.5, 0.2, solver="exact").diagnose(pos, neg)
     assert exact.value == exact.values["saddle_value"]
     assert (exact.values["pos_fraction"], exact.values["neg_fraction"]) == (0.5, 0.2)
@@ -262,14 +262,14 @@ def test_diagnostics_say_what_the_value_stands_for() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, -0.1, 1.1, float("nan"), float("inf")])
-def test_shares_outside_their_range_are_named(value: float) -> None:
+def test_llpauc_loss_fraction_out_of_range_raises(value: float) -> None:
     with pytest.raises(InputError, match=r"alpha must be in \(0, 1\], got"):
         LLPAUCLoss(value, 0.1)
     with pytest.raises(InputError, match=r"beta must be in \(0, 1\], got"):
         OPAUCLoss(value)
 
 
-def test_other_bad_parameters_are_named() -> None:
+def test_llpauc_loss_bad_parameter_raises() -> None:
     with pytest.raises(InputError, match="sharpness must be above 0, got 0"):
         LLPAUCLoss(0.5, 0.5, sharpness=0)
     with pytest.raises(InputError, match=r"gap_penalty must be at least 0, got -1"):

@@ -1,4 +1,4 @@
-"""Starting values from K, by hand."""
+"""`suggest_alpha_beta` against values computed by hand."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ def events(counts: list[int], n_items: int) -> Interactions:
     return Interactions(users, items, ids[0], ids[1])
 
 
-def test_theorem_1() -> None:
-    found = suggest_alpha_beta(events([30, 50], n_items=1040), k=20)
-    assert found.alpha == 20 / 40
-    assert found.beta == 20 / (1040 - 40)
-    assert found.beta_measured == pytest.approx(400 / 1040)
-    assert found.mean_positives == found.median_positives == 40.0
-    assert "0 of 2 users" in found.caveat
-    LLPAUCLoss(found.alpha, found.beta)
+def test_suggest_alpha_beta_follows_theorem_1() -> None:
+    suggestion = suggest_alpha_beta(events([30, 50], n_items=1040), k=20)
+    assert suggestion.alpha == 20 / 40
+    assert suggestion.beta == 20 / (1040 - 40)
+    assert suggestion.beta_measured == pytest.approx(400 / 1040)
+    assert suggestion.mean_positives == suggestion.median_positives == 40.0
+    assert "0 of 2 users" in suggestion.caveat
+    LLPAUCLoss(suggestion.alpha, suggestion.beta)
 
 
-def test_few_positives_clip_alpha_and_the_caveat_says_so() -> None:
-    found = suggest_alpha_beta(events([1, 2, 3, 0], n_items=100), k=20)
-    assert found.alpha == 1.0
-    assert found.mean_positives == 2.0  # over the three users who have any
-    assert found.beta_measured == 1.0
-    assert "3 of 3 users have at most K = 20" in found.caveat
+def test_suggest_alpha_beta_few_positives_clip_alpha() -> None:
+    suggestion = suggest_alpha_beta(events([1, 2, 3, 0], n_items=100), k=20)
+    assert suggestion.alpha == 1.0
+    assert suggestion.mean_positives == 2.0  # over the three users who have any
+    assert suggestion.beta_measured == 1.0
+    assert "3 of 3 users have at most K = 20" in suggestion.caveat
 
 
-def test_duplicates_count_once_and_a_full_row_is_no_division_by_zero() -> None:
+def test_suggest_alpha_beta_counts_duplicates_once_and_accepts_full_rows() -> None:
     full = events([4], n_items=4)
     twice = full.take(np.array([0, 0, 1, 2, 3]))
-    found = suggest_alpha_beta(twice, k=2)
-    assert (found.alpha, found.beta) == (0.5, 1.0)
+    suggestion = suggest_alpha_beta(twice, k=2)
+    assert (suggestion.alpha, suggestion.beta) == (0.5, 1.0)
 
 
-def test_what_is_refused() -> None:
+def test_suggest_alpha_beta_bad_input_raises() -> None:
     with pytest.raises(InputError, match="k must be a whole number of at least 1, got 0"):
         suggest_alpha_beta(events([1], 2), k=0)
     with pytest.raises(InputError, match="no events"):

@@ -1,4 +1,4 @@
-"""Theorem 1 and the rival bounds of Theorem 2, on every ranking of small lists."""
+"""Theorems 1 and 2 on every ranking of small lists."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def all_rankings(n_pos: int, n_neg: int, k: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("n_pos", "n_neg", "k"), SIZES)
-def test_tight_bounds_are_true_and_tight(n_pos: int, n_neg: int, k: int) -> None:
+def test_recall_bounds_tight_form_is_valid_and_tight(n_pos: int, n_neg: int, k: int) -> None:
     by_llpauc, by_opauc, hits = all_rankings(n_pos, n_neg, k).T
     size = {"n_pos": n_pos, "n_neg": n_neg, "k": k}
     for pairs, bounds in ((by_llpauc, recall_bounds), (by_opauc, partial(recall_bounds, None))):
@@ -51,7 +51,7 @@ def test_tight_bounds_are_true_and_tight(n_pos: int, n_neg: int, k: int) -> None
 
 
 @pytest.mark.parametrize(("n_pos", "n_neg", "k"), inside_theorem)
-def test_theorem_1_as_printed(n_pos: int, n_neg: int, k: int) -> None:
+def test_recall_bounds_printed_form_is_theorem_1(n_pos: int, n_neg: int, k: int) -> None:
     by_llpauc, _, hits = all_rankings(n_pos, n_neg, k).T
     lower, upper = recall_bounds(
         by_llpauc / (n_pos * n_neg), n_pos=n_pos, n_neg=n_neg, k=k, form="printed"
@@ -69,7 +69,9 @@ def test_theorem_1_as_printed(n_pos: int, n_neg: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(("n_pos", "n_neg", "k"), [s for s in SIZES if s[1] >= s[2]])
-def test_printed_forms_hold_and_are_never_tighter(n_pos: int, n_neg: int, k: int) -> None:
+def test_recall_bounds_printed_form_is_valid_and_never_tighter(
+    n_pos: int, n_neg: int, k: int
+) -> None:
     by_llpauc, by_opauc, hits = all_rankings(n_pos, n_neg, k).T
     size = {"n_pos": n_pos, "n_neg": n_neg, "k": k}
     for pairs, bounds in ((by_llpauc, recall_bounds), (by_opauc, partial(recall_bounds, None))):
@@ -85,26 +87,29 @@ def test_printed_forms_hold_and_are_never_tighter(n_pos: int, n_neg: int, k: int
 
 
 @pytest.mark.parametrize(("n_pos", "n_neg", "k"), inside_theorem)
-def test_theorem_2_upper_part_holds(n_pos: int, n_neg: int, k: int) -> None:
+def test_recall_bounds_theorem_2_holds_for_upper_bounds(n_pos: int, n_neg: int, k: int) -> None:
     by_llpauc, by_opauc, _ = all_rankings(n_pos, n_neg, k).T / (n_pos * n_neg)
     for form in ("tight", "printed", "unrounded"):
         size = {"n_pos": n_pos, "n_neg": n_neg, "k": k, "form": form}
-        ours, theirs = recall_bounds(by_llpauc, **size), recall_bounds(None, by_opauc, **size)
-        assert np.all(ours.upper <= theirs.upper)
+        of_llpauc, of_opauc = (
+            recall_bounds(by_llpauc, **size),
+            recall_bounds(None, by_opauc, **size),
+        )
+        assert np.all(of_llpauc.upper <= of_opauc.upper)
 
 
-def test_theorem_2_lower_part_has_seventeen_counterexamples() -> None:
+def test_recall_bounds_theorem_2_has_17_counterexamples_for_lower_bounds() -> None:
     by_llpauc, by_opauc, hits = all_rankings(6, 6, 4).T
     assert len(hits) == 924
-    broken = {}
+    violations = {}
     for form in ("unrounded", "tight", "printed"):
-        ours = recall_bounds(by_llpauc / 36, n_pos=6, n_neg=6, k=4, form=form).lower
-        theirs = recall_bounds(None, by_opauc / 36, n_pos=6, n_neg=6, k=4, form=form).lower
-        broken[form] = int(np.sum(theirs > ours + 1e-9))
-    assert broken == {"unrounded": 17, "tight": 2, "printed": 0}
+        of_llpauc = recall_bounds(by_llpauc / 36, n_pos=6, n_neg=6, k=4, form=form).lower
+        of_opauc = recall_bounds(None, by_opauc / 36, n_pos=6, n_neg=6, k=4, form=form).lower
+        violations[form] = int(np.sum(of_opauc > of_llpauc + 1e-9))
+    assert violations == {"unrounded": 17, "tight": 2, "printed": 0}
 
 
-def test_one_counterexample_from_its_scores() -> None:
+def test_recall_bounds_theorem_2_counterexample_from_scores() -> None:
     signs = "-++++++-----"
     y, s = [int(sign == "+") for sign in signs], list(range(12, 0, -1))
     llpauc = llpauc_score(y, s, alpha=4 / 6, beta=4 / 6)
@@ -118,7 +123,7 @@ def test_one_counterexample_from_its_scores() -> None:
 
 @given(data=st.data(), n_pos=st.integers(1, 60), n_neg=st.integers(1, 200), k=st.integers(1, 50))
 @settings(max_examples=150, deadline=None)
-def test_through_the_metric_with_ties_and_few_positives(
+def test_bounds_hold_for_scores_with_ties_and_few_positives(
     data: st.DataObject, n_pos: int, n_neg: int, k: int
 ) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
@@ -146,7 +151,7 @@ def test_through_the_metric_with_ties_and_few_positives(
 
 @given(k=st.integers(1, 10**7), data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_large_counts_round_as_integers_do(k: int, data: st.DataObject) -> None:
+def test_recall_bounds_of_large_counts_round_exactly(k: int, data: st.DataObject) -> None:
     i = data.draw(st.integers(0, k))
     n_pos, n_neg = k + data.draw(st.integers(1, 10**4)), k + data.draw(st.integers(1, 10**4))
     size = {"n_pos": n_pos, "n_neg": n_neg, "k": k}
@@ -162,7 +167,7 @@ def test_large_counts_round_as_integers_do(k: int, data: st.DataObject) -> None:
             assert round(lower * n_pos) == k - math.isqrt(rest)
 
 
-def test_arrays_and_undefined_users() -> None:
+def test_recall_bounds_of_arrays_and_undefined_users() -> None:
     bounds = recall_bounds([10 / 36, np.nan, 2 / 8], n_pos=[6, 0, 2], n_neg=[6, 5, 4], k=4)
     np.testing.assert_array_equal(bounds.lower, [2 / 6, np.nan, 1 / 2])
     np.testing.assert_array_equal(bounds.upper, [3 / 6, np.nan, 1 / 2])
@@ -193,7 +198,9 @@ def test_arrays_and_undefined_users() -> None:
         (0.0, {"k": 7, "form": "printed"}, "need n_neg >= k, got n_neg 6 with k 7"),
     ],
 )
-def test_bad_input(area: object, size: dict[str, object], message: str) -> None:
+def test_recall_bounds_bad_input_raises(
+    area: object, size: dict[str, object], message: str
+) -> None:
     with pytest.raises(InputError, match=message) as caught:
         recall_bounds(area, **{"n_pos": 6, "n_neg": 6, "k": 4, **size})  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Metric names: what is read, what is refused, and that names survive the round trip."""
+"""Parsing of metric names: accepted names, errors, round trip."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from llpauc.metrics import METRIC_NAMES, TOPK_METRICS, Metric, parse_metric
         ("llpauc(.7,1e-3)", Metric("llpauc", alpha=0.7, beta=0.001)),
     ],
 )
-def test_reads(name: str, metric: Metric) -> None:
+def test_parse_metric_reads_names(name: str, metric: Metric) -> None:
     assert parse_metric(name) == metric
 
 
-shares = st.floats(0, 1, exclude_min=True)
+fractions = st.floats(0, 1, exclude_min=True)
 metrics = st.one_of(
     st.builds(Metric, st.sampled_from(sorted(TOPK_METRICS)), k=st.integers(1, 10**9 - 1)),
-    st.builds(Metric, st.just("opauc"), alpha=st.just(1.0), beta=shares),
-    st.builds(Metric, st.just("llpauc"), alpha=shares, beta=shares),
+    st.builds(Metric, st.just("opauc"), alpha=st.just(1.0), beta=fractions),
+    st.builds(Metric, st.just("llpauc"), alpha=fractions, beta=fractions),
     st.just(Metric("auc", alpha=1.0, beta=1.0)),
 )
 
 
 @given(metric=metrics)
-def test_the_name_reads_back(metric: Metric) -> None:
+def test_parse_metric_reads_back_metric_name(metric: Metric) -> None:
     assert parse_metric(metric.name) == metric
 
 
-def test_canonical_names() -> None:
+def test_metric_name_is_canonical() -> None:
     assert parse_metric("LLPAUC(0.70, 1.0)").name == "llpauc(0.7,1)"
     assert parse_metric("Recall@020").name == "recall@20"
 
 
-def test_the_choices_are_all_there() -> None:
+def test_metric_names_lists_every_metric() -> None:
     assert METRIC_NAMES == (
         "recall@K",
         "precision@K",
@@ -85,12 +85,12 @@ def test_the_choices_are_all_there() -> None:
         ("llpauc(0.7,x)", "must be a number, got 'x'"),
     ],
 )
-def test_refuses(name: str, message: str) -> None:
+def test_parse_metric_bad_name_raises(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         parse_metric(name)
     assert "\n" not in str(caught.value)
 
 
-def test_a_rank_has_an_end():
+def test_parse_metric_rank_with_too_many_digits_raises():
     with pytest.raises(InputError, match="more than 9 digits"):
         parse_metric("ndcg@99999999999999999999")

@@ -46,7 +46,7 @@ lists = st.lists(
     min_size=2,
     max_size=14,
 )
-share = st.one_of(st.floats(0.01, 1.0), st.sampled_from([0.1, 0.3, 0.5, 0.7, 1.0]))
+fraction = st.one_of(st.floats(0.01, 1.0), st.sampled_from([0.1, 0.3, 0.5, 0.7, 1.0]))
 
 
 def two_columns(pairs: list[tuple[int, float]]) -> tuple[Labels, Scores]:
@@ -55,54 +55,56 @@ def two_columns(pairs: list[tuple[int, float]]) -> tuple[Labels, Scores]:
     return y, s
 
 
-def ceil_share(value: float, n: int) -> int:
+def ceil_fraction(value: float, n: int) -> int:
     return max(1, math.ceil(Fraction(value).limit_denominator(10**9) * n))
 
 
-@given(pairs=lists, alpha=share, beta=share)
+@given(pairs=lists, alpha=fraction, beta=fraction)
 @settings(max_examples=300, deadline=None)
-def test_llpauc_is_the_definition(
+def test_llpauc_score_equals_its_definition(
     pairs: list[tuple[int, float]], alpha: float, beta: float
 ) -> None:
     y, s = two_columns(pairs)
     n_pos, n_neg = sum(y), len(y) - sum(y)
-    k_pos, k_neg = ceil_share(alpha, n_pos), ceil_share(beta, n_neg)
+    k_pos, k_neg = ceil_fraction(alpha, n_pos), ceil_fraction(beta, n_neg)
     for ties, tie in (("strict", Fraction(0)), ("half", Fraction(1, 2))):
-        wanted = brute_force(y, s, k_pos, k_neg, tie)
+        expected = brute_force(y, s, k_pos, k_neg, tie)
         for dtype in (np.float32, np.float64):
             got = llpauc_score(y, np.array(s, dtype), alpha=alpha, beta=beta, ties=ties)
-            assert got == float(wanted)
+            assert got == float(expected)
         most = Fraction(k_pos * k_neg, n_pos * n_neg)
         got = llpauc_score(y, s, alpha=alpha, beta=beta, ties=ties, normalize=True)
-        assert got == float(wanted / most)
+        assert got == float(expected / most)
         assert 0 <= got <= 1
 
 
-@given(pairs=lists, beta=share)
+@given(pairs=lists, beta=fraction)
 @settings(max_examples=100, deadline=None)
-def test_opauc_and_auc_are_the_definition(pairs: list[tuple[int, float]], beta: float) -> None:
+def test_opauc_score_and_auc_score_equal_their_definitions(
+    pairs: list[tuple[int, float]], beta: float
+) -> None:
     y, s = two_columns(pairs)
     n_pos, n_neg = sum(y), len(y) - sum(y)
     for ties, tie in (("strict", Fraction(0)), ("half", Fraction(1, 2))):
-        wanted = brute_force(y, s, n_pos, ceil_share(beta, n_neg), tie)
-        assert opauc_score(y, s, beta=beta, ties=ties) == float(wanted)
+        expected = brute_force(y, s, n_pos, ceil_fraction(beta, n_neg), tie)
+        assert opauc_score(y, s, beta=beta, ties=ties) == float(expected)
         assert opauc_score(y, s, beta=beta, ties=ties) == llpauc_score(
             y, s, alpha=1.0, beta=beta, ties=ties
         )
-        wanted = brute_force(y, s, n_pos, n_neg, tie)
-        assert auc_score(y, s, ties=ties) == float(wanted)
+        expected = brute_force(y, s, n_pos, n_neg, tie)
+        assert auc_score(y, s, ties=ties) == float(expected)
         assert auc_score(y, s, ties=ties) == llpauc_score(y, s, alpha=1, beta=1, ties=ties)
 
 
-@given(pairs=lists, alpha=share, beta=share)
+@given(pairs=lists, alpha=fraction, beta=fraction)
 @settings(max_examples=100, deadline=None)
-def test_llpauc_is_the_area_under_the_clipped_roc_curve(
+def test_llpauc_score_is_the_area_under_the_clipped_roc_curve(
     pairs: list[tuple[int, float]], alpha: float, beta: float
 ) -> None:
     """Summed over negatives: a step of width 1/n- at the height min(TPR, k+/n+)."""
     y, s = two_columns(pairs)
     n_pos, n_neg = sum(y), len(y) - sum(y)
-    k_pos, k_neg = ceil_share(alpha, n_pos), ceil_share(beta, n_neg)
+    k_pos, k_neg = ceil_fraction(alpha, n_pos), ceil_fraction(beta, n_neg)
     positives = [v for v, label in zip(s, y, strict=True) if label]
     negatives = sorted((v for v, label in zip(s, y, strict=True) if not label), reverse=True)
     area = sum(
@@ -112,9 +114,9 @@ def test_llpauc_is_the_area_under_the_clipped_roc_curve(
     assert llpauc_score(y, s, alpha=alpha, beta=beta) == float(area)
 
 
-@given(pairs=lists, alpha=share, beta=share)
+@given(pairs=lists, alpha=fraction, beta=fraction)
 @settings(max_examples=100, deadline=None)
-def test_only_the_order_of_scores_matters(
+def test_llpauc_score_depends_only_on_the_order_of_scores(
     pairs: list[tuple[int, float]], alpha: float, beta: float
 ) -> None:
     y, s = two_columns(pairs)
@@ -129,11 +131,13 @@ def test_only_the_order_of_scores_matters(
     assert turned == llpauc_score(y, s, alpha=alpha, beta=beta)
 
 
-@given(pairs=lists, at=st.integers(0, 13), shares=st.lists(share, min_size=4, max_size=4))
+@given(pairs=lists, at=st.integers(0, 13), fractions=st.lists(fraction, min_size=4, max_size=4))
 @settings(max_examples=150, deadline=None)
-def test_monotone(pairs: list[tuple[int, float]], at: int, shares: list[float]) -> None:
+def test_llpauc_score_is_monotone_in_alpha_and_beta(
+    pairs: list[tuple[int, float]], at: int, fractions: list[float]
+) -> None:
     y, s = two_columns(pairs)
-    small, large = sorted(shares[:2]), sorted(shares[2:])
+    small, large = sorted(fractions[:2]), sorted(fractions[2:])
     for ties in ("strict", "half"):
         values = [
             llpauc_score(y, s, alpha=a, beta=b, ties=ties)
@@ -150,14 +154,16 @@ def test_monotone(pairs: list[tuple[int, float]], at: int, shares: list[float]) 
 
 @given(pairs=lists)
 @settings(max_examples=150, deadline=None)
-def test_auc_is_scikit_learns(pairs: list[tuple[int, float]]) -> None:
+def test_auc_score_equals_scikit_learn(pairs: list[tuple[int, float]]) -> None:
     y, s = two_columns([(label, max(value, -1e30)) for label, value in pairs])
     assert auc_score(y, s, ties="half") == pytest.approx(roc_auc_score(y, s), abs=1e-12)
 
 
 @given(seed=st.integers(0, 10**6), n_pos=st.integers(1, 20), n_neg=st.integers(2, 30))
 @settings(max_examples=60, deadline=None)
-def test_opauc_is_scikit_learns_before_mcclish(seed: int, n_pos: int, n_neg: int) -> None:
+def test_opauc_score_equals_scikit_learn_before_mcclish_correction(
+    seed: int, n_pos: int, n_neg: int
+) -> None:
     """scikit-learn gives (1 + (area - b^2/2) / (b - b^2/2)) / 2 with b = max_fpr."""
     rng = np.random.default_rng(seed)
     s = rng.permutation(n_pos + n_neg).astype(float)
@@ -180,7 +186,7 @@ def random_users(
 
 @pytest.mark.parametrize("n_values", [1, 3, 1000])
 @pytest.mark.parametrize("n_items", [1, 5, 60, 1600])  # 1600: beyond what is compared one by one
-def test_counts_by_hand(n_items: int, n_values: int) -> None:
+def test_negatives_above_equals_counts_by_hand(n_items: int, n_values: int) -> None:
     scores, positive, masked = random_users(n_items + n_values, 23, n_items, n_values)
     positive[0], masked[1] = False, False
     positive[2], masked[2] = True, False
@@ -194,7 +200,7 @@ def test_counts_by_hand(n_items: int, n_values: int) -> None:
         assert counts.tied[here].tolist() == [int((negatives == v).sum()) for v in best]
 
 
-def test_a_long_row_crosses_blocks() -> None:
+def test_negatives_above_of_a_long_row_crosses_blocks() -> None:
     rng = np.random.default_rng(3)
     scores = rng.random((2, 20_001))
     positive = rng.random(scores.shape) < 0.001
@@ -205,7 +211,7 @@ def test_a_long_row_crosses_blocks() -> None:
         assert counts.above[counts.indptr[u] : counts.indptr[u + 1]].tolist() == above
 
 
-def test_one_row_from_inside_another_kernel() -> None:
+def test_count_above_row_from_inside_another_kernel() -> None:
     @numba.njit(nogil=True)
     def caller(scores, positives, masked, above, tied):  # type: ignore[no-untyped-def]
         return count_above_row(scores[1], positives, masked, above, tied)
@@ -219,7 +225,7 @@ def test_one_row_from_inside_another_kernel() -> None:
     assert caller(scores, *items, above, tied) == -1
 
 
-def test_threads_and_chunks_do_not_matter() -> None:
+def test_negatives_above_is_independent_of_threads_and_chunks() -> None:
     scores, positive, masked = random_users(5, 700, 300, 40)  # enough for the parallel kernel
     positives, hidden = sparse.csr_array(positive), sparse.csr_array(masked)
     threads = numba.get_num_threads()
@@ -242,9 +248,11 @@ def test_threads_and_chunks_do_not_matter() -> None:
         np.testing.assert_array_equal(getattr(results[0], field), getattr(results[1], field))
 
 
-@given(seed=st.integers(0, 10**6), alpha=share, beta=share)
+@given(seed=st.integers(0, 10**6), alpha=fraction, beta=fraction)
 @settings(max_examples=40, deadline=None)
-def test_users_are_independent_and_averaged(seed: int, alpha: float, beta: float) -> None:
+def test_llpauc_score_treats_users_independently_and_averages(
+    seed: int, alpha: float, beta: float
+) -> None:
     scores, positive, _ = random_users(seed, 6, 9, 4)
     positive[0], positive[1] = False, True
     positive[2, :2] = [True, False]  # at least one user is defined
@@ -261,26 +269,26 @@ def test_users_are_independent_and_averaged(seed: int, alpha: float, beta: float
     assert llpauc_score(truth, scores, alpha=alpha, beta=beta) == mean
 
 
-def test_shares_may_differ_from_user_to_user() -> None:
+def test_llpauc_score_accepts_one_fraction_per_user() -> None:
     y, s = [[1, 0, 1, 0], [1, 1, 0, 1]], [[4, 3, 2, 1], [1, 2, 3, 4]]
-    shares = {"alpha": np.array([1 / 2, 2 / 3]), "beta": np.array([1.0, 1.0])}
-    got = llpauc_score(y, s, average=None, **shares)
+    fractions = {"alpha": np.array([1 / 2, 2 / 3]), "beta": np.array([1.0, 1.0])}
+    got = llpauc_score(y, s, average=None, **fractions)
     assert got.tolist() == [2 / 4, 1 / 3]
     assert np.array_equal(
-        got, [llpauc_score(y[u], s[u], alpha=shares["alpha"][u], beta=1.0) for u in range(2)]
+        got, [llpauc_score(y[u], s[u], alpha=fractions["alpha"][u], beta=1.0) for u in range(2)]
     )
 
 
 @given(n=st.integers(1, 10**7), data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_k_over_n_selects_exactly_k(n: int, data: st.DataObject) -> None:
+def test_selected_count_of_k_over_n_is_exactly_k(n: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, n))
     assert selected_count(k / n, n) == k
     if k < n:
         assert selected_count((k + 0.5) / n, n) == k + 1
 
 
-def test_selected_count_written_out() -> None:
+def test_selected_count_equals_written_arithmetic() -> None:
     assert [selected_count(0.1, n) for n in (1, 9, 10, 11, 20, 21, 30)] == [1, 1, 1, 2, 2, 3, 3]
     assert selected_count(0.7, 10) == 7  # 0.7 * 10 is 7.000000000000001 in some orders
     assert selected_count(0.1 + 0.2, 10) == 3
@@ -288,7 +296,7 @@ def test_selected_count_written_out() -> None:
     assert selected_count(0.5, np.array([0, 1, 2, 3])).tolist() == [0, 1, 1, 2]
 
 
-def test_inputs_stay_as_they_were() -> None:
+def test_llpauc_score_does_not_modify_its_inputs() -> None:
     y, s = sparse.csr_array([[1, 0, 0], [0, 1, 1]]), np.array([[0.3, 0.2, 0.1], [1, 2, 3]])
     y_before, s_before = y.toarray(), s.copy()
     auc_score(y, s)
@@ -320,12 +328,14 @@ def test_inputs_stay_as_they_were() -> None:
         ([1, 0], [1, 2], {"average": "macro"}, "average must be 'mean' or None, got 'macro'"),
     ],
 )
-def test_bad_input(y: object, s: object, options: dict[str, object], message: str) -> None:
+def test_llpauc_score_bad_input_raises(
+    y: object, s: object, options: dict[str, object], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         llpauc_score(y, s, **{"alpha": 0.5, "beta": 0.5, **options})  # type: ignore[call-overload]
 
 
-def test_bad_counts() -> None:
+def test_negatives_above_bad_input_raises() -> None:
     scores, one = np.zeros((1, 3)), sparse.csr_array([[0, 1, 0]])
     with pytest.raises(InputError, match="item 1 of user 0 is both positive and masked"):
         negatives_above(scores, one, one)
@@ -353,7 +363,7 @@ def test_bad_counts() -> None:
         PairCounts(np.zeros(3, np.int32), np.zeros(3, np.int32), np.array([0, 2]), np.array([9]))
 
 
-def test_a_grid_from_one_pass() -> None:
+def test_partial_auc_from_counts_computes_a_grid_from_one_pass() -> None:
     scores, positive, masked = random_users(8, 30, 40, 12)
     counts = negatives_above(scores, sparse.csr_array(positive), sparse.csr_array(masked))
     for alpha in (0.1, 0.5, 0.9, 1.0):
@@ -365,5 +375,5 @@ def test_a_grid_from_one_pass() -> None:
                 if not 0 < sum(y) < len(y):
                     assert math.isnan(got[u])
                     continue
-                k_pos, k_neg = ceil_share(alpha, sum(y)), ceil_share(beta, len(y) - sum(y))
+                k_pos, k_neg = ceil_fraction(alpha, sum(y)), ceil_fraction(beta, len(y) - sum(y))
                 assert got[u] == float(brute_force(y, s, k_pos, k_neg, Fraction(0)))

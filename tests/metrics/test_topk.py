@@ -1,4 +1,4 @@
-"""Top-K metrics: arithmetic written out, an independent library, and their policies."""
+"""Top-K metrics against written arithmetic and an independent library, and edge cases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rankings(seed: int, n_users: int, n_items: int) -> list[tuple[list[int], set
 
 
 @pytest.mark.parametrize("k", [1, 5, 20, 50])
-def test_agrees_with_trec_eval_on_a_thousand_rankings(k: int) -> None:
+def test_topk_metrics_agree_with_trec_eval(k: int) -> None:
     made = rankings(seed=k, n_users=1000, n_items=60)
     truth = {str(u): {str(i): 1 for i in relevant} for u, (_, relevant) in enumerate(made)}
     run = {
@@ -44,25 +44,25 @@ def test_agrees_with_trec_eval_on_a_thousand_rankings(k: int) -> None:
     }
     cut = {user: dict(list(scores.items())[:k]) for user, scores in run.items()}
     names = {f"{name}_{k}" for name in ("ndcg_cut", "recall", "map_cut", "P", "success")}
-    theirs = pytrec_eval.RelevanceEvaluator(truth, {f"{n.rsplit('_', 1)[0]}.{k}" for n in names})
-    by_user = theirs.evaluate(run)
+    evaluator = pytrec_eval.RelevanceEvaluator(truth, {f"{n.rsplit('_', 1)[0]}.{k}" for n in names})
+    by_user = evaluator.evaluate(run)
     first = pytrec_eval.RelevanceEvaluator(truth, {"recip_rank"}).evaluate(cut)
     hits = np.array([[item in relevant for item in order[:k]] for order, relevant in made])
     n_relevant = np.array([len(relevant) for _, relevant in made])
-    for ours, name in (
+    for metric, name in (
         (ndcg, "ndcg_cut"),
         (recall, "recall"),
         (average_precision, "map_cut"),
         (precision, "P"),
         (hit_rate, "success"),
     ):
-        wanted = [by_user[str(u)][f"{name}_{k}"] for u in range(len(made))]
-        np.testing.assert_allclose(ours(hits, n_relevant, k), wanted, rtol=0, atol=1e-9)
-    wanted = [first[str(u)]["recip_rank"] for u in range(len(made))]
-    np.testing.assert_allclose(mrr(hits, n_relevant, k), wanted, rtol=0, atol=1e-9)
+        expected = [by_user[str(u)][f"{name}_{k}"] for u in range(len(made))]
+        np.testing.assert_allclose(metric(hits, n_relevant, k), expected, rtol=0, atol=1e-9)
+    expected = [first[str(u)]["recip_rank"] for u in range(len(made))]
+    np.testing.assert_allclose(mrr(hits, n_relevant, k), expected, rtol=0, atol=1e-9)
 
 
-def test_values_written_out() -> None:
+def test_topk_metrics_equal_written_arithmetic() -> None:
     hits, n_relevant = [[0, 1, 1, 0, 1]], [4]
     best = 1 / math.log2(2) + 1 / math.log2(3) + 1 / math.log2(4) + 1 / math.log2(5)
     gain = 1 / math.log2(3) + 1 / math.log2(4) + 1 / math.log2(6)
@@ -92,7 +92,7 @@ users = st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, ma
 
 @given(hits=users, more=st.integers(0, 5), k=st.integers(1, 12))
 @settings(max_examples=150, deadline=None)
-def test_properties_of_every_metric(hits: list[list[bool]], more: int, k: int) -> None:
+def test_topk_metrics_properties(hits: list[list[bool]], more: int, k: int) -> None:
     matrix = np.array(hits)
     n_relevant = matrix.sum(axis=1) + more
     for metric in TOPK_METRICS.values():
@@ -119,7 +119,7 @@ def test_properties_of_every_metric(hits: list[list[bool]], more: int, k: int) -
 
 @given(n_relevant=st.integers(1, 300), k=st.integers(1, 200))
 @settings(max_examples=80, deadline=None)
-def test_a_perfect_list_is_exactly_one(n_relevant: int, k: int) -> None:
+def test_ndcg_of_a_perfect_list_is_exactly_1(n_relevant: int, k: int) -> None:
     hits = [[True] * min(n_relevant, k) + [False] * max(0, k - n_relevant)]
     assert ndcg(hits, [n_relevant], k)[0] == 1.0
     assert mrr(hits, [n_relevant], k)[0] == 1.0
@@ -128,7 +128,7 @@ def test_a_perfect_list_is_exactly_one(n_relevant: int, k: int) -> None:
 
 @given(hits=st.lists(st.booleans(), min_size=2, max_size=9), at=st.integers(0, 7))
 @settings(max_examples=100, deadline=None)
-def test_a_hit_moved_up_never_hurts(hits: list[bool], at: int) -> None:
+def test_topk_metrics_never_fall_when_a_hit_moves_up(hits: list[bool], at: int) -> None:
     at %= len(hits) - 1
     if not (hits[at + 1] and not hits[at]):
         return
@@ -139,7 +139,7 @@ def test_a_hit_moved_up_never_hurts(hits: list[bool], at: int) -> None:
             assert metric([better], [9], k)[0] >= metric([hits], [9], k)[0]
 
 
-def test_no_users_and_no_ranks() -> None:
+def test_topk_metrics_without_users_or_ranks() -> None:
     for metric in TOPK_METRICS.values():
         assert metric(np.zeros((0, 5)), np.zeros(0, int), 3).shape == (0,)
         assert metric(np.zeros((2, 0)), [1, 0], 3).tolist()[0] == 0.0
@@ -159,7 +159,9 @@ def test_no_users_and_no_ranks() -> None:
         ([[1, 1]], [1], 2, "user 0 has 2 hits but n_relevant 1"),
     ],
 )
-def test_bad_input(hits: object, n_relevant: object, k: int, message: str) -> None:
+def test_topk_metrics_bad_input_raises(
+    hits: object, n_relevant: object, k: int, message: str
+) -> None:
     for metric in TOPK_METRICS.values():
         with pytest.raises(InputError, match=message):
             metric(hits, n_relevant, k)  # type: ignore[arg-type]

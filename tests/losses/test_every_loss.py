@@ -1,9 +1,11 @@
-"""One battery over every loss of the registry."""
+"""Properties that every loss of the registry must have."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,8 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llpauc import losses
 from llpauc.errors import InputError
 from llpauc.losses import LOSSES, Context, Loss, SLAtKLoss, make_loss
+from llpauc.options import options_of
 
 PARAMS: dict[str, list[dict[str, object]]] = {
     "llpauc": [
@@ -28,7 +32,7 @@ PARAMS: dict[str, list[dict[str, object]]] = {
 CASES = [(name, params) for name in LOSSES for params in PARAMS.get(name, [{}])]
 IDS = ["-".join([name, *map(str, params.values())]) for name, params in CASES]
 COSINE = {"ccl", "sl", "bsl", "psl", "sl_at_k"}
-# These hold weights constant, so finite differences see another function; see test_losses_rivals.
+# Their weights are constants to the gradient, unlike in finite differences; see test_rivals.
 FROZEN = {"softmax_v", "rce"}
 
 every_loss = pytest.mark.parametrize(("name", "params"), CASES, ids=IDS)
@@ -65,7 +69,7 @@ def value_and_grads(
     return value.detach(), d_pos, d_neg
 
 
-def test_registry_declares_what_each_needs() -> None:
+def test_losses_registry_declares_score_and_needs() -> None:
     assert {name for name, kind in LOSSES.items() if kind.score == "cosine"} == COSINE
     needs = {name: kind.needs for name, kind in LOSSES.items() if kind.needs}
     assert needs == {"tce": {"step"}, "sl_at_k": {"users"}}
@@ -73,7 +77,7 @@ def test_registry_declares_what_each_needs() -> None:
 
 
 @every_loss
-def test_gradcheck(name: str, params: dict[str, object]) -> None:
+def test_loss_forward_passes_gradcheck(name: str, params: dict[str, object]) -> None:
     if name in FROZEN:
         pytest.skip("weights are constants by definition")
     loss = ready(name, params)
@@ -87,7 +91,7 @@ def test_gradcheck(name: str, params: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("name", ["llpauc", "opauc", "auc"])
-def test_gradcheck_of_the_variables(name: str) -> None:
+def test_partial_auc_variables_pass_gradcheck(name: str) -> None:
     loss = ready(name, PARAMS.get(name, [{}])[0]).double()
     loss.gap.data.fill_(-0.3)
     pos, neg = batch(2)
@@ -98,15 +102,15 @@ def test_gradcheck_of_the_variables(name: str) -> None:
             loss, dict(zip(names, variables, strict=True)), (pos, neg)
         )
 
-    # a call with other tensors, so the module must read its variables afresh
+    # the module must read its variables on every call
     assert torch.autograd.gradcheck(value, [p.detach().requires_grad_() for p in loss.parameters()])
 
 
 @every_loss
 @given(seed=st.integers(0, 10_000), cut=st.integers(1, 5))
 @settings(max_examples=8, deadline=None)
-def test_a_loss_that_pools_no_rows_is_the_mean_over_parts(name, params, seed, cut) -> None:
-    """What several processes rely on that divide a batch."""
+def test_loss_needs_whole_batch_false_means_mean_over_parts(name, params, seed, cut) -> None:
+    """Processes that divide a batch rely on it."""
     loss = ready(name, params)
     if loss.needs_whole_batch:
         assert name in ("llpauc", "opauc", "auc", "tce")
@@ -115,68 +119,68 @@ def test_a_loss_that_pools_no_rows_is_the_mean_over_parts(name, params, seed, cu
     mask = torch.rand(6, 5, generator=torch.Generator().manual_seed(seed)) < 0.6
     whole = loss.value_and_grads(pos, neg, mask, context=context(6))
     rows = int(mask.any(1).sum())
-    value, slopes = 0.0, []
+    value, grads = 0.0, []
     for part in (slice(0, cut), slice(cut, 6)):
         counted = int(mask[part].any(1).sum())
         weight = counted / max(rows, 1)
         known = Context(step=7, users=context(6).users[part])
-        found = loss.value_and_grads(pos[part], neg[part], mask[part], context=known)
-        value += weight * found[0]
-        slopes.append([weight * slope for slope in found[1:]])
+        result = loss.value_and_grads(pos[part], neg[part], mask[part], context=known)
+        value += weight * result[0]
+        grads.append([weight * grad for grad in result[1:]])
     assert value == pytest.approx(whole[0], abs=1e-6)
     for place in (0, 1):
-        torch.testing.assert_close(torch.cat([s[place] for s in slopes]), whole[1 + place])
+        torch.testing.assert_close(torch.cat([s[place] for s in grads]), whole[1 + place])
 
 
 @every_loss
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=8, deadline=None)
-def test_order_of_negatives_does_not_matter(name, params, seed) -> None:
+def test_loss_forward_is_independent_of_the_order_of_negatives(name, params, seed) -> None:
     loss = ready(name, params)
     pos, neg = batch(seed)
     order = torch.stack(
         [torch.randperm(5, generator=torch.Generator().manual_seed(seed + r)) for r in range(6)]
     )
     value, d_pos, d_neg = value_and_grads(loss, pos, neg, context=context(6))
-    turned = value_and_grads(loss, pos, neg.gather(1, order), context=context(6))
-    torch.testing.assert_close(turned[0], value)
-    torch.testing.assert_close(turned[1], d_pos)
-    torch.testing.assert_close(turned[2], d_neg.gather(1, order))
+    permuted = value_and_grads(loss, pos, neg.gather(1, order), context=context(6))
+    torch.testing.assert_close(permuted[0], value)
+    torch.testing.assert_close(permuted[1], d_pos)
+    torch.testing.assert_close(permuted[2], d_neg.gather(1, order))
 
 
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("junk", [0.0, 1e4, float("nan"), float("inf"), float("-inf")])
-def test_a_masked_negative_equals_an_absent_one(name, params, dtype, junk) -> None:
+def test_loss_forward_masked_negative_equals_an_absent_one(name, params, dtype, junk) -> None:
     loss = ready(name, params)
     pos, neg = (x.to(dtype) for x in batch(3))
     value, d_pos, d_neg = value_and_grads(loss, pos, neg, context=context(6))
-    # two more negatives a row, in another place each, masked away
+    # two more negatives in each row, at random positions, masked
     generator = torch.Generator().manual_seed(3)
     places = torch.stack([torch.randperm(7, generator=generator) for _ in range(6)])
     wide = torch.cat([neg, torch.full((6, 2), junk, dtype=dtype)], 1).gather(1, places)
     mask = places < 5
-    found = value_and_grads(loss, pos, wide, mask, context=context(6))
-    torch.testing.assert_close(found[0], value)
-    torch.testing.assert_close(found[1], d_pos)
-    assert torch.all(found[2][~mask] == 0)
+    result = value_and_grads(loss, pos, wide, mask, context=context(6))
+    torch.testing.assert_close(result[0], value)
+    torch.testing.assert_close(result[1], d_pos)
+    assert torch.all(result[2][~mask] == 0)
     back = places.argsort(1)[:, :5]
-    torch.testing.assert_close(found[2].gather(1, back), d_neg)
+    torch.testing.assert_close(result[2].gather(1, back), d_neg)
 
 
 @every_loss
-def test_an_all_true_mask_changes_nothing(name: str, params: dict[str, object]) -> None:
+def test_loss_forward_all_true_mask_equals_no_mask(name: str, params: dict[str, object]) -> None:
     loss = ready(name, params)
     pos, neg = batch(4)
     plain = value_and_grads(loss, pos, neg, context=context(6))
     masked = value_and_grads(loss, pos, neg, torch.ones(6, 5, dtype=torch.bool), context(6))
-    for ours, theirs in zip(masked, plain, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for actual, expected_value in zip(masked, plain, strict=True):
+        torch.testing.assert_close(actual, expected_value)
 
 
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_row_without_pairs_contributes_nothing(name, params, dtype) -> None:
+def test_loss_forward_row_without_pairs_contributes_nothing(name, params, dtype) -> None:
     loss = ready(name, params)
     pos, neg = (x.to(dtype) for x in batch(5))
     mask = torch.ones(6, 5, dtype=torch.bool)
@@ -196,7 +200,7 @@ def test_a_row_without_pairs_contributes_nothing(name, params, dtype) -> None:
 
 
 @every_loss
-def test_inputs_are_left_alone(name: str, params: dict[str, object]) -> None:
+def test_loss_forward_does_not_modify_its_inputs(name: str, params: dict[str, object]) -> None:
     loss = ready(name, params)
     for dtype in (torch.float32, torch.float64):
         pos, neg = (x.to(dtype) for x in batch(6))
@@ -212,7 +216,7 @@ def test_inputs_are_left_alone(name: str, params: dict[str, object]) -> None:
 
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_huge_scores_give_finite_values_and_gradients(name, params, dtype) -> None:
+def test_loss_forward_huge_scores_give_finite_values_and_gradients(name, params, dtype) -> None:
     loss = ready(name, params)
     levels = (-1e4, 0.0, 1e4)
     for p, n, m in itertools.product(levels, levels, levels):
@@ -224,7 +228,7 @@ def test_huge_scores_give_finite_values_and_gradients(name, params, dtype) -> No
 
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(name, params, dtype) -> None:
+def test_loss_forward_half_precision_is_computed_in_float32(name, params, dtype) -> None:
     loss = ready(name, params)
     pos, neg = (x.to(dtype) for x in batch(7))
     value, d_pos, d_neg = value_and_grads(loss, pos, neg, context=context(6))
@@ -236,7 +240,7 @@ def test_half_precision_is_computed_in_float32(name, params, dtype) -> None:
 
 
 @every_loss
-def test_float32_agrees_with_float64(name: str, params: dict[str, object]) -> None:
+def test_loss_forward_float32_agrees_with_float64(name: str, params: dict[str, object]) -> None:
     loss = ready(name, params)
     pos, neg = (x.float() for x in batch(8))
     narrow = value_and_grads(loss, pos, neg, context=context(6))
@@ -251,7 +255,7 @@ def test_float32_agrees_with_float64(name: str, params: dict[str, object]) -> No
 
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_slopes_for_an_engine_are_those_of_autograd(name, params, dtype) -> None:
+def test_value_and_grads_equals_autograd(name, params, dtype) -> None:
     pos, neg = (x.to(dtype) for x in batch(13))
     mask = torch.rand(6, 5, generator=torch.Generator().manual_seed(13)) < 0.7
     mask[3] = False
@@ -263,25 +267,27 @@ def test_slopes_for_an_engine_are_those_of_autograd(name, params, dtype) -> None
     assert value == pytest.approx(expected[0].item())
     torch.testing.assert_close(d_pos, expected[1])
     torch.testing.assert_close(d_neg, expected[2])
-    for ours, theirs in zip(other.parameters(), loss.parameters(), strict=True):
-        idle = torch.zeros_like(theirs)  # a threshold that nothing selects with has no gradient
-        torch.testing.assert_close(ours.grad, idle if theirs.grad is None else theirs.grad)
+    for actual, expected_value in zip(other.parameters(), loss.parameters(), strict=True):
+        zeros = torch.zeros_like(expected_value)  # an unused threshold has no gradient
+        torch.testing.assert_close(
+            actual.grad, zeros if expected_value.grad is None else expected_value.grad
+        )
 
 
 @every_loss
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=8, deadline=None)
-def test_positives_go_up_and_negatives_down(name, params, seed) -> None:
+def test_loss_gradients_raise_positives_and_lower_negatives(name, params, seed) -> None:
     _, d_pos, d_neg = value_and_grads(ready(name, params), *batch(seed), context=context(6))
     assert torch.all(d_neg >= 0)
     assert torch.any(d_neg > 0)
-    if name != "sl_at_k":  # its weight falls with the positive's score, and so has a slope upwards
+    if name != "sl_at_k":  # its weight depends on the positive's score, so d_pos may be positive
         assert torch.all(d_pos <= 0)
         assert torch.any(d_pos < 0)
 
 
 @every_loss
-def test_state_dict_round_trip_and_to(name: str, params: dict[str, object]) -> None:
+def test_loss_state_dict_round_trip_and_to(name: str, params: dict[str, object]) -> None:
     loss = ready(name, params)
     with torch.no_grad():
         for k, parameter in enumerate(loss.parameters()):
@@ -302,26 +308,26 @@ def test_state_dict_round_trip_and_to(name: str, params: dict[str, object]) -> N
     assert {id(p) for p in loss.fast_parameters()} <= {id(p) for p in in_roles}
 
 
-def test_meta_device_shows_that_variables_follow() -> None:
+def test_loss_to_moves_the_variables() -> None:
     loss = make_loss("llpauc", alpha=0.5, beta=0.5).to("meta")
     assert all(p.device.type == "meta" for p in loss.parameters())
 
 
 @every_loss
-def test_diagnose(name: str, params: dict[str, object]) -> None:
+def test_diagnose_returns_value_meaning_and_auc(name: str, params: dict[str, object]) -> None:
     loss = ready(name, params)
     pos, neg = batch(10)
     mask = torch.ones(6, 5, dtype=torch.bool)
     mask[:, 4] = False
-    found = loss.diagnose(pos, neg, mask, context=context(6))
-    assert found.value == pytest.approx(loss(pos, neg, mask, context=context(6)).item())
-    assert found.meaning
-    assert found.values["auc"] == pytest.approx((pos[:, None] > neg[:, :4]).double().mean().item())
+    result = loss.diagnose(pos, neg, mask, context=context(6))
+    assert result.value == pytest.approx(loss(pos, neg, mask, context=context(6)).item())
+    assert result.meaning
+    assert result.values["auc"] == pytest.approx((pos[:, None] > neg[:, :4]).double().mean().item())
     empty = loss.diagnose(pos, neg, torch.zeros_like(mask), context=context(6))
     assert empty.value == 0.0
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
 def bad_batches() -> Iterator[tuple[str, tuple[object, ...], str]]:
@@ -342,7 +348,9 @@ BAD = list(bad_batches())
 
 @every_loss
 @pytest.mark.parametrize(("what", "arguments", "message"), BAD, ids=[b[0] for b in BAD])
-def test_bad_batches_are_named(name, params, what, arguments, message) -> None:
+def test_loss_forward_bad_batch_raises_with_its_shapes(
+    name, params, what, arguments, message
+) -> None:
     with pytest.raises(InputError, match=message):
         ready(name, params)(*arguments, context=context(2))
 
@@ -350,7 +358,7 @@ def test_bad_batches_are_named(name, params, what, arguments, message) -> None:
 @every_loss
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_broken_scores_are_counted_and_named(name, params, value, dtype) -> None:
+def test_loss_forward_counts_non_finite_scores_in_the_error(name, params, value, dtype) -> None:
     loss = ready(name, params)
     pos, neg = (x.to(dtype) for x in batch(11))
     neg[1, 2] = neg[4, 0] = value
@@ -362,7 +370,9 @@ def test_broken_scores_are_counted_and_named(name, params, value, dtype) -> None
 
 
 @every_loss
-def test_scores_whose_sum_overflows_are_no_error(name: str, params: dict[str, object]) -> None:
+def test_loss_forward_accepts_scores_whose_sum_overflows(
+    name: str, params: dict[str, object]
+) -> None:
     pos = torch.full((6,), 3e38)
     loss = ready(name, params)
     if name in {"ccl", "sl", "bsl", "psl", "sl_at_k"}:
@@ -370,7 +380,7 @@ def test_scores_whose_sum_overflows_are_no_error(name: str, params: dict[str, ob
     assert torch.isfinite(loss(pos, torch.zeros(6, 5), context=context(6)))
 
 
-def test_missing_context_is_named() -> None:
+def test_loss_forward_missing_context_raises() -> None:
     pos, neg = batch(12)
     with pytest.raises(InputError, match=r"TCELoss needs context.step"):
         make_loss("tce")(pos, neg)
@@ -382,7 +392,7 @@ def test_missing_context_is_named() -> None:
         make_loss("tce")(pos, neg, context=Context(step=-1))
 
 
-def test_make_loss_names_the_choices() -> None:
+def test_make_loss_unknown_name_or_parameter_lists_the_choices() -> None:
     with pytest.raises(InputError, match="unknown loss 'lpauc'; choose one of: llpauc, opauc, auc"):
         make_loss("lpauc")
     with pytest.raises(
@@ -396,8 +406,48 @@ def test_make_loss_names_the_choices() -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_parameters_of_a_loss_have_types_and_names(name: str) -> None:
+def test_losses_parameters_are_annotated(name: str) -> None:
     kind = LOSSES[name]
     if kind.__init__ is not Loss.__init__:
         for parameter in inspect.signature(kind).parameters.values():
             assert parameter.annotation is not inspect.Parameter.empty
+
+
+def test_losses_names_are_listed_without_importing_torch() -> None:
+    code = (
+        "import sys; from llpauc.losses import LOSSES; print(*LOSSES); assert 'torch' not in"
+        " sys.modules; from llpauc.losses import BPRLoss; assert LOSSES['bpr'] is BPRLoss"
+    )
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert listed.stdout.split() == list(LOSSES), listed.stderr
+
+
+def test_losses_exports_every_name_of_all() -> None:
+    assert all(getattr(losses, name) is not None for name in losses.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'HingeLoss'"):
+        losses.HingeLoss  # noqa: B018
+
+
+def test_llpauc_loss_accepts_the_former_solver_name_of_saved_runs() -> None:
+    assert make_loss("llpauc", alpha=0.5, beta=0.5, solver="rows").solver == "per-user"
+
+
+def test_begin_epoch_sl_at_k_refreshes_quantiles_every_fifth_epoch() -> None:
+    loss, calls = make_loss("sl_at_k"), []
+
+    def user_quantiles(k: int) -> torch.Tensor:
+        calls.append(k)
+        return torch.full((3,), float(len(calls)))
+
+    for epoch in range(1, 12):
+        loss.begin_epoch(epoch, user_quantiles)
+        assert loss.quantiles.tolist() == [1.0 + (epoch - 1) // 5] * 3
+    assert calls == [20, 20, 20]
+    make_loss("bpr").begin_epoch(1, user_quantiles)
+    assert len(calls) == 3
+
+
+@every_loss
+def test_losses_parameters_have_help_texts(name: str, params: dict[str, object]) -> None:
+    for option in options_of(LOSSES[name]).values():
+        assert option.help, option.name

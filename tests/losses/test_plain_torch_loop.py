@@ -1,4 +1,4 @@
-"""The drop-in promise: every loss recovers a block-structured matrix in the example's loop."""
+"""Every loss recovers a block-structured matrix in the loop of examples/plain_torch_loop.py."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_untrained_scores_recover_nothing() -> None:
+def test_plain_torch_loop_untrained_scores_do_not_recover_the_blocks() -> None:
     likes, hidden = EXAMPLE.block_matrix()
-    share = EXAMPLE.recovered(
+    fraction = EXAMPLE.recovered(
         EXAMPLE.train(make_loss("bpr"), likes & ~hidden, steps=0), likes, hidden
     )
-    assert 0.4 < share < 0.6
+    assert 0.4 < fraction < 0.6
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_recovers_the_blocks(name: str) -> None:
+def test_plain_torch_loop_every_loss_recovers_the_blocks(name: str) -> None:
     likes, hidden = EXAMPLE.block_matrix()
     loss = make_loss(name, **EXAMPLE.PARAMS.get(name, {}))
     scores = EXAMPLE.train(loss, likes & ~hidden)
     assert EXAMPLE.recovered(scores, likes, hidden) > 0.9
 
 
-def test_hard_selection_recovers_less() -> None:
+def test_plain_torch_loop_hard_selection_recovers_less() -> None:
     likes, hidden = EXAMPLE.block_matrix()
     scores = EXAMPLE.train(LLPAUCLoss(0.7, 0.3, solver="exact"), likes & ~hidden)
     assert EXAMPLE.recovered(scores, likes, hidden) > 0.7
 
 
-def test_the_loop_is_as_short_as_promised() -> None:
+def test_plain_torch_loop_train_is_short() -> None:
     lines = inspect.getsource(EXAMPLE.train).splitlines()
     code = [line for line in lines if line.strip() and not line.strip().startswith(('"""', "#"))]
     assert len(code) <= 25
