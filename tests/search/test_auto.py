@@ -1,4 +1,4 @@
-"""`llpauc auto`: the clock is kept, validation alone chooses, the figures are what they say."""
+"""`llpauc auto`: the budget, the choice by validation, the test results, the report."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from llpauc.evaluation.full_ranking import evaluate
 from llpauc.models import Popularity
 from llpauc.recommend import Recommender, recipes
 from llpauc.report import document
-from llpauc.search.auto import Budget, Outcome, finish, measures, running
-from llpauc.search.auto.baselines import run_baselines
-from llpauc.search.auto.contest import Contest, Listener, reserve
-from llpauc.search.auto.plan import baseline, prepare, scout, sized_recipes, variants, work
-from llpauc.search.auto.trained import train_candidate
+from llpauc.search import auto_search, comparison
+from llpauc.search.auto_search import AutoResult, Search, auto, run_baselines, train_candidate
+from llpauc.search.candidates import baseline, prepare, scout, sized_recipes, variants, work
+from llpauc.search.trials import Budget
 from llpauc.training import Diverged
-from llpauc.training.interrupt import StopRequest
 from tests.datasets import random_split, taste_split
 
 
@@ -69,44 +67,40 @@ def write_events(data: Interactions, path: Path) -> Path:
     return path
 
 
-def contest_on(split: Split, budget: Budget) -> Contest:
-    return Contest(split, budget, 20, 0, StopRequest(), Listener())
-
-
 # --- the split ------------------------------------------------------------------------------------
 
 
-def test_events_with_times_are_cut_once_for_all():
+def test_prepare_with_timestamps_cuts_once_for_all_users():
     parts = prepare(timed_events(), 0).split.parts
     times = [part.timestamps for part in parts.values()]
     assert times[0].max() < times[1].min()
     assert times[1].max() < times[2].min()
 
 
-def test_users_who_come_one_after_another_are_cut_each_by_themselves():
+def test_prepare_successive_users_are_split_per_user():
     data = timed_events()
     in_turn = Interactions(
         data.users, data.items, data.user_ids, data.item_ids,
         timestamps=data.users * 1000.0 + np.arange(len(data)),
     )  # fmt: skip
     prepared = prepare(in_turn, 0)
-    assert "each user's own last events" in prepared.how
+    assert "the last events of each user" in prepared.how
     for user in range(in_turn.n_users):
         last = [p.timestamps[p.users == user].max() for p in prepared.split.parts.values()]
         assert last == sorted(last)
     assert "One cut" in prepare(in_turn, 0, "temporal").how
 
 
-def test_events_without_times_are_drawn_with_the_seed():
+def test_prepare_without_timestamps_splits_at_random_by_seed():
     data = timed_events()
     bare = Interactions(data.users, data.items, data.user_ids, data.item_ids)
     one, same, other = (prepare(bare, seed).split.test for seed in (1, 1, 2))
     assert one.items.tolist() == same.items.tolist() != other.items.tolist()
-    with pytest.raises(InputError, match="--how temporal needs a time"):
+    with pytest.raises(InputError, match="--how temporal needs a timestamp"):
         prepare(bare, 0, "temporal")
 
 
-def test_a_folder_is_taken_as_it_is_and_what_is_missing_is_held_out_of_train():
+def test_prepare_keeps_given_parts_and_holds_out_missing_ones():
     whole = taste_split()
     assert prepare(whole, 0).split.parts == whole.parts
     held = prepare(Split(whole.train, None, whole.test), 0).split
@@ -119,7 +113,7 @@ def test_a_folder_is_taken_as_it_is_and_what_is_missing_is_held_out_of_train():
 # --- settings -------------------------------------------------------------------------------------
 
 
-def test_sizes_get_cheaper_and_the_scout_is_the_cheapest():
+def test_sized_recipes_get_cheaper_and_scout_is_the_cheapest():
     train = random_split(0).train
     costs = [work(settings, train) for settings in sized_recipes(train).values()]
     assert costs == sorted(costs, reverse=True)
@@ -128,7 +122,7 @@ def test_sizes_get_cheaper_and_the_scout_is_the_cheapest():
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_every_variant_is_a_setting_that_can_be_trained(moves):
+def test_variants_can_all_be_trained(moves):
     train = random_split(0).train
     moving = Recency(100.0 if moves else np.inf, "rows", "ndcg@20", {}, "")
     for size, base in sized_recipes(train).items():
@@ -138,7 +132,7 @@ def test_every_variant_is_a_setting_that_can_be_trained(moves):
             Recommender(**{**candidate.settings, "epochs": 1, "hold_out": 0.0}).fit(train)
 
 
-def test_many_events_have_a_recipe_without_a_graph(monkeypatch):
+def test_variants_of_many_events_have_no_graph(monkeypatch):
     """Beyond half a million events the recipe is MF: there is no graph to leave out."""
     monkeypatch.setattr(recipes, "_MANY_EVENTS", 0)
     train = random_split(0).train
@@ -156,94 +150,94 @@ def test_many_events_have_a_recipe_without_a_graph(monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", [12.0, 60.0])
-def test_the_budget_is_kept(seconds, monkeypatch):
+def test_auto_keeps_the_budget(seconds, monkeypatch):
     """Every epoch costs half a second, in the contest and in the fits at the end, and a trained
     model wins."""
-    monkeypatch.setattr(running, "run_baselines", lambda contest: None)
+    monkeypatch.setattr(auto_search, "run_baselines", lambda search: None)
     budget, price = ticking(seconds, 0.001), 0.5
     split = taste_split()
-    fit_on = finish.fit_on
+    fit_again = auto_search.fit_again
 
-    def status(text: str) -> None:
+    def progress(text: str, fraction: float) -> None:
         budget.clock.now += price if "epoch" in text else 0.0
 
     def charged(entry, parts, *args, **options):
         budget.clock.now += price * entry.best_epoch * sum(map(len, parts)) / len(split.train)
-        return fit_on(entry, parts, *args, **options)
+        return fit_again(entry, parts, *args, **options)
 
-    monkeypatch.setattr(finish, "fit_on", charged)
-    outcome = running.run(split, budget, hear=Listener(status=status))
-    assert outcome.finish is not None
-    assert outcome.finish.on_everything
+    monkeypatch.setattr(auto_search, "fit_again", charged)
+    result = auto(split, budget, progress=progress)
+    assert result.final is not None
+    assert result.final.on_all_events
     assert 0.3 * seconds < budget.passed <= 1.1 * seconds
 
 
-def test_no_time_at_all_still_gives_lists():
-    outcome = running.run(taste_split(), ticking(1e-6))
-    assert outcome.finish is not None
-    assert outcome.finish.winner.candidate.is_baseline
-    assert outcome.contest.best_trained is None
+def test_auto_without_time_delivers_a_baseline():
+    result = auto(taste_split(), ticking(1e-6))
+    assert result.final is not None
+    assert result.final.winner.candidate.is_baseline
+    assert result.search.best_trained is None
 
 
-def test_a_candidate_whose_time_is_out_keeps_the_best_epoch_it_can_pay_for():
+def test_train_candidate_out_of_time_keeps_the_best_affordable_epoch():
     split = taste_split()
-    contest = contest_on(split, ticking(6.0, 0.05))
-    run_baselines(contest)
-    entry = train_candidate(contest, scout(split.train))
+    search = Search(split, ticking(6.0, 0.05))
+    run_baselines(search)
+    entry = train_candidate(search, scout(split.train))
     assert entry.ended == "out of time"
     assert 0 < entry.best_epoch <= len(entry.curve) < 100
     assert entry.valid == max(entry.curve[: entry.best_epoch])
-    assert reserve(contest, entry, entry) <= 6.0
+    assert search.reserve(entry, entry) <= 6.0
 
 
-def test_a_candidate_validates_as_a_recommender_does():
+def test_train_candidate_has_the_validation_value_of_a_recommender():
     split = taste_split()
-    contest = contest_on(split, ticking(1e6))
+    search = Search(split, ticking(1e6))
     candidate = scout(split.train)
-    entry = train_candidate(contest, candidate)
+    entry = train_candidate(search, candidate)
     again = Recommender(**candidate.settings, seed=0).fit(split)
     assert entry.valid == evaluate(again.scorer(), split, on="valid").mean("ndcg@20")
     assert entry.best_epoch == again.history.best_epoch
 
 
-def test_the_last_fit_is_given_up_when_time_is_out_and_nobody_gets_what_they_have(monkeypatch):
-    monkeypatch.setattr(running, "run_baselines", lambda contest: None)
-    monkeypatch.setattr(running, "search", lambda contest: None)
+def test_auto_out_of_time_delivers_the_tested_model_without_seen_items(monkeypatch):
+    monkeypatch.setattr(auto_search, "run_baselines", lambda search: None)
+    monkeypatch.setattr(auto_search, "search_around_best", lambda search: None)
     budget = ticking(1e4)
 
-    def status(text: str) -> None:
-        if text.endswith("on everything"):
+    def progress(text: str, fraction: float) -> None:
+        if text.endswith("on all events"):
             budget.clock.now += 1e5
 
     split = taste_split()
-    outcome = running.run(split, budget, hear=Listener(status=status))
-    assert not outcome.finish.winner.candidate.is_baseline
-    assert not outcome.finish.on_everything
-    assert no_list_holds_what_its_user_has(outcome, split)
+    result = auto(split, budget, progress=progress)
+    assert not result.final.winner.candidate.is_baseline
+    assert not result.final.on_all_events
+    assert no_list_holds_what_its_user_has(result, split)
 
 
-def test_a_winner_that_cannot_be_fitted_again_leaves_its_place_to_the_next(monkeypatch):
-    monkeypatch.setattr(running, "search", lambda contest: None)
-    real_fit, fitted = finish.fit_on, []
+def test_auto_winner_that_cannot_be_refitted_is_replaced_by_the_next(monkeypatch):
+    monkeypatch.setattr(auto_search, "search_around_best", lambda search: None)
+    real_fit, fitted = auto_search.fit_again, []
 
-    def fit_on(entry, *rest):
+    def fit_again(entry, *rest):
         fitted.append(entry)
         if len(fitted) == 1:
             raise Diverged("as if")
         return real_fit(entry, *rest)
 
-    monkeypatch.setattr(finish, "fit_on", fit_on)
+    monkeypatch.setattr(auto_search, "fit_again", fit_again)
     split = taste_split()
-    outcome = running.run(split, ticking(1e6))
+    result = auto(split, ticking(1e6))
     first = fitted[0]
-    assert outcome.finish.winner is not first
-    assert outcome.finish.winner.value == max(f.entry.value for f in outcome.finish.finalists)
-    assert "as if" in outcome.contest.left_out[first.candidate.name]
-    assert no_list_holds_what_its_user_has(outcome, split)
+    assert result.final.winner is not first
+    assert result.final.winner.value == max(f.trial.value for f in result.final.finalists)
+    assert "as if" in result.search.skipped[first.candidate.name]
+    assert no_list_holds_what_its_user_has(result, split)
 
 
-def no_list_holds_what_its_user_has(outcome: Outcome, split: Split) -> bool:
-    ids, _ = outcome.delivered.recommend(list(split.user_ids), k=5)
+def no_list_holds_what_its_user_has(result: AutoResult, split: Split) -> bool:
+    ids, _ = result.recommender.recommend(list(split.user_ids), k=5)
     has = {(u, i) for part in split.parts.values() for u, i in outside_pairs(part)}
     return not any((u, i) in has for u, row in zip(split.user_ids, ids, strict=True) for i in row)
 
@@ -253,27 +247,27 @@ def outside_pairs(part: Interactions) -> list[tuple[str, str]]:
     return list(zip(users, items, strict=True))
 
 
-def test_ctrl_c_finishes_with_the_best_so_far():
+def test_auto_ctrl_c_finishes_with_the_best_so_far():
     heard = []
 
-    def status(text: str) -> None:
+    def progress(text: str, fraction: float) -> None:
         if "epoch 3" in text and not heard:
             heard.append(text)
             os.kill(os.getpid(), signal.SIGINT)
 
     split = taste_split()
-    outcome = running.run(split, ticking(1e6), hear=Listener(status=status))
+    result = auto(split, ticking(1e6), progress=progress)
     assert heard
-    assert outcome.signal == signal.SIGINT
-    assert sum(not entry.candidate.is_baseline for entry in outcome.contest.entries) == 1
-    assert no_list_holds_what_its_user_has(outcome, split)
+    assert result.signal == signal.SIGINT
+    assert sum(not entry.candidate.is_baseline for entry in result.search.trials) == 1
+    assert no_list_holds_what_its_user_has(result, split)
 
 
 COMPILED = """
 import sys
 from numba.core.dispatcher import Dispatcher
-from llpauc.search.auto.plan import scout, sized_recipes, variants
-from llpauc.search.auto.trained import warm_up
+from llpauc.search.candidates import scout, sized_recipes, variants
+from llpauc.search.auto_search import warm_up
 from llpauc.recommend import Recommender
 from tests.datasets import random_split
 
@@ -296,7 +290,7 @@ print(len(before), sorted(name for name, _ in kernels() - before))
 """
 
 
-def test_no_candidate_compiles_within_the_budget():
+def test_warm_up_compiles_the_kernels_of_every_candidate():
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     there, missing = done.stdout.split(maxsplit=1)
@@ -307,38 +301,38 @@ def test_no_candidate_compiles_within_the_budget():
 # --- who chooses ----------------------------------------------------------------------------------
 
 
-def test_the_test_part_has_no_say(monkeypatch):
+def test_auto_trials_do_not_depend_on_the_test_part(monkeypatch):
     """Other test events, as many of them: the same contest, to the last bit."""
-    monkeypatch.setattr(running, "search", lambda contest: None)
+    monkeypatch.setattr(auto_search, "search_around_best", lambda search: None)
     split = taste_split()
     rng = np.random.default_rng(3)
     moved = Interactions(
         split.test.users, rng.permutation(split.test.items), split.user_ids, split.item_ids
     )
     found = [
-        running.run(Split(split.train, split.valid, test), ticking(1e6)).contest.entries
+        auto(Split(split.train, split.valid, test), ticking(1e6)).search.trials
         for test in (split.test, moved)
     ]
     told = [[(e.candidate.name, e.valid, e.best_epoch) for e in entries] for entries in found]
     assert told[0] == told[1]
 
 
-def test_the_winner_has_the_best_validation_figure_and_stands_first():
-    outcome = running.run(taste_split(), ticking(30.0, 0.05))
-    best = max(e.valid for e in outcome.contest.entries if e.valid is not None)
-    assert outcome.finish.winner.valid == best
-    names = [finalist.entry.candidate.model for finalist in outcome.finish.finalists]
+def test_auto_winner_has_the_best_validation_value_and_is_first():
+    result = auto(taste_split(), ticking(30.0, 0.05))
+    best = max(e.valid for e in result.search.trials if e.valid is not None)
+    assert result.final.winner.valid == best
+    names = [finalist.trial.candidate.model for finalist in result.final.finalists]
     assert {"popularity", "itemknn", "ease"} <= set(names)
-    assert outcome.finish.champion.entry is outcome.finish.winner
+    assert result.final.finalists[0].trial is result.final.winner
 
 
-def test_test_figures_are_those_of_a_model_that_knows_all_before_the_test():
+def test_auto_test_metrics_are_of_models_fitted_on_train_and_valid():
     split = taste_split()
-    outcome = running.run(split, ticking(1e-6))
-    popular = next(f for f in outcome.finish.finalists if f.entry.candidate.name == "popularity")
+    result = auto(split, ticking(1e-6))
+    popular = next(f for f in result.final.finalists if f.trial.candidate.name == "popularity")
     seen = split.train.followed_by(split.valid)
     own = evaluate(Popularity.scorer_of(seen), Split(seen, None, split.test)).mean("ndcg@20")
-    assert popular.result.mean("ndcg@20") == own
+    assert popular.evaluation.mean("ndcg@20") == own
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -347,7 +341,7 @@ def test_test_figures_are_those_of_a_model_that_knows_all_before_the_test():
 def test_bootstrap_agrees_with_the_normal_interval():
     rng = np.random.default_rng(1)
     values = {"a": rng.random(4000), "b": rng.random(4000)}
-    own, leads = measures.bootstrap(values, seed=0)
+    own, leads = comparison.bootstrap(values, seed=0)
     for name, drawn in values.items():
         error = 1.96 * drawn.std() / np.sqrt(len(drawn))
         assert own[name].mean == pytest.approx(drawn.mean())
@@ -360,17 +354,17 @@ def test_bootstrap_agrees_with_the_normal_interval():
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30), st.floats(0.01, 1))
 @settings(max_examples=30, deadline=None)
-def test_a_constant_lead_is_certain(values, more):
+def test_bootstrap_constant_lead_has_no_width(values, more):
     drawn = np.array(values)
-    _, leads = measures.bootstrap({"a": drawn + more, "b": drawn}, seed=0, resamples=50)
+    _, leads = comparison.bootstrap({"a": drawn + more, "b": drawn}, seed=0, resamples=50)
     assert (leads["b"].low, leads["b"].high) == pytest.approx((more, more))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_activity_groups_part_the_users_and_their_means(seed):
+def test_by_activity_groups_partition_the_users(seed):
     split = random_split(seed)
     result = evaluate(Popularity.scorer_of(split.train), split)
-    groups = measures.by_activity({"popularity": result}, split, "ndcg@20")
+    groups = comparison.by_activity({"popularity": result}, split, "ndcg@20")
     assert sum(group.users for group in groups) == len(result.users)
     total = sum(group.users * group.means["popularity"] for group in groups)
     assert total / len(result.users) == pytest.approx(result.mean("ndcg@20"))
@@ -379,11 +373,11 @@ def test_activity_groups_part_the_users_and_their_means(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_reach_as_a_naive_loop_finds_it(seed):
+def test_list_content_agrees_with_a_naive_loop(seed):
     split = random_split(seed)
     result = evaluate(Popularity.scorer_of(split.train), split)
-    head = measures.head_of(split)
-    found = measures.reach(result, split, head)
+    head = comparison.popular_items(split)
+    found = comparison.list_content(result, split, head)
     listed, hits, asked = [], {True: 0, False: 0}, {True: 0, False: 0}
     for user, row in zip(result.users, result.items, strict=True):
         targets = set(split.test.items[split.test.users == user].tolist())
@@ -394,24 +388,24 @@ def test_reach_as_a_naive_loop_finds_it(seed):
             hits[bool(head.items[item])] += item in own
     assert head.items.sum() == 9  # a tenth of the items
     assert found.coverage == len(set(listed)) / split.n_items
-    assert found.head_share == pytest.approx(np.mean([head.items[item] for item in listed]))
-    assert found.head_found == pytest.approx(hits[True] / asked[True])
-    assert found.tail_found == pytest.approx(hits[False] / asked[False])
+    assert found.popular == pytest.approx(np.mean([head.items[item] for item in listed]))
+    assert found.popular_hits == pytest.approx(hits[True] / asked[True])
+    assert found.other_hits == pytest.approx(hits[False] / asked[False])
 
 
-def test_a_rival_that_is_better_on_the_test_is_named():
+def test_weaknesses_name_a_better_rival():
     split = taste_split()
-    outcome = running.run(split, ticking(1e-6))
-    rival = outcome.finish.finalists[0].entry.candidate.name
-    flat = outcome.measures
-    worse = {name: measures.Interval(-0.1, -0.2, -0.05) for name in flat.leads}
-    told = measures.weaknesses(
-        measures.Measures(flat.figures, worse, [], flat.head, flat.reach, flat.users, 0),
+    result = auto(split, ticking(1e-6))
+    rival = result.final.finalists[0].trial.candidate.name
+    flat = result.comparison
+    worse = {name: comparison.Interval(-0.1, -0.2, -0.05) for name in flat.leads}
+    told = comparison.weaknesses(
+        comparison.Comparison(flat.intervals, worse, [], flat.popular, flat.lists, flat.users, 0),
         rival, moving=True,
     )  # fmt: skip
     for name in flat.leads:
         assert any(f"{name} is clearly better" in line for line in told)
-    assert any("Tastes move" in line for line in told)
+    assert any("Interests change" in line for line in told)
 
 
 # --- documents ------------------------------------------------------------------------------------
@@ -446,7 +440,7 @@ def check_html(text: str) -> set[str]:
     return parser.seen
 
 
-def test_names_are_no_markup():
+def test_as_html_and_as_markdown_escape_markup():
     hostile = "<script>alert(1)</script>|x\n# y"
     told = [
         document.Heading(hostile), document.Text(hostile), document.Bullets([hostile]),
@@ -463,7 +457,7 @@ def test_names_are_no_markup():
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_from_a_file_to_lists(tmp_path, capsys):
+def test_auto_command_writes_run_lists_report_and_config(tmp_path, capsys):
     data = timed_events()
     path, out = write_events(data, tmp_path / "events.csv"), tmp_path / "out"
     assert main(["auto", str(path), "--budget", "12s", "--out", str(out), "-k", "5"]) == 0
@@ -485,7 +479,7 @@ def test_from_a_file_to_lists(tmp_path, capsys):
     seen = check_html((out / "report.html").read_text(encoding="utf-8"))
     assert {"table", "svg", "h2"} <= seen
     markdown = (out / "report.md").read_text(encoding="utf-8")
-    for heading in ("How good it is", "For whom", "Where it is weak", "What was tried", "Next"):
+    for heading in ("Test results", "By user activity", "Weaknesses", "Trials", "Next"):
         assert f"## {heading}" in markdown
     again = ["train", str(path), "--config", str(out / "config.toml"), "--out", str(tmp_path / "n")]
     assert main(again) == 0
@@ -493,7 +487,7 @@ def test_from_a_file_to_lists(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("text", ["a,x\na,y\nb,x\nb,z\nc,x\n", "a,x\nb,y\n"])
-def test_a_handful_of_events_gets_popularity(text, tmp_path, capsys):
+def test_auto_command_with_few_events_delivers_popularity(text, tmp_path, capsys):
     path = tmp_path / "few.csv"
     path.write_text("user,item\n" + text)
     assert main(["auto", str(path), "--budget", "9s", "--out", str(tmp_path / "out")]) == 0
@@ -508,10 +502,10 @@ def test_a_handful_of_events_gets_popularity(text, tmp_path, capsys):
         ("a,x\na,y\n", [], "only one user"),
         ("", [], "empty"),
         ("a,x\nb,y\n", ["--budget", "soon"], "90s, 20m or 2h"),
-        ("a,x\nb,y\n", ["--how", "temporal"], "needs a time"),
+        ("a,x\nb,y\n", ["--how", "temporal"], "needs a timestamp"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_a_line(text, options, said, tmp_path, capsys):
+def test_auto_command_bad_input_is_one_line(text, options, said, tmp_path, capsys):
     path = tmp_path / "bad.csv"
     path.write_text("user,item\n" + text if text else "")
     assert main(["auto", str(path), "--out", str(tmp_path / "out"), *options]) == 2
@@ -521,7 +515,7 @@ def test_what_cannot_be_used_is_said_in_a_line(text, options, said, tmp_path, ca
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path, capsys):
+def test_auto_command_does_not_overwrite_a_foreign_folder(tmp_path, capsys):
     path = write_events(timed_events(), tmp_path / "events.csv")
     (tmp_path / "out" / "run").mkdir(parents=True)
     (tmp_path / "out" / "run" / "mine.txt").write_text("mine")
@@ -529,6 +523,6 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path, capsys):
     assert "is not a run folder" in capsys.readouterr().err
 
 
-def test_baselines_have_a_reason():
+def test_baseline_has_a_description():
     for model in ("popularity", "recent_popularity", "itemknn", "ease"):
-        assert baseline(model).why
+        assert baseline(model).description

@@ -1,4 +1,4 @@
-"""`llpauc tune`: what is searched, what is never read, who runs what, and what is left behind."""
+"""`llpauc tune`: the search space, trials, workers, and the files it writes."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ from optuna.trial import TrialState
 from scipy.stats import f_oneway, rankdata
 
 from llpauc.cli import main
+from llpauc.data.fingerprint import fingerprint
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.readers import read_interactions
 from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.losses import LOSSES, suggest_alpha_beta
 from llpauc.models.registry import trained_models
+from llpauc.options import LogRange
 from llpauc.recommend import Recommender
 from llpauc.recommend.parameters import plan
 from llpauc.recommend.recipes import RECIPES, moving, settled
 from llpauc.report.tuning import AlphaBeta, best_in_bins
-from llpauc.search.tuning import claims as tuning_claims
-from llpauc.search.tuning import space as spaces
-from llpauc.search.tuning import storage as tuning_storage
-from llpauc.search.tuning.report import as_records, config_of, importances
-from llpauc.search.tuning.space import Range
-from llpauc.search.tuning.trials import TrialRow, run_trial
-from llpauc.search.tuning.tune import (
-    fingerprint,
-    parse_budget,
+from llpauc.search import space as spaces
+from llpauc.search import study as studies
+from llpauc.search import tuning as tunings
+from llpauc.search.trials import parse_budget
+from llpauc.search.tuning import (
+    TrialRecord,
+    Tuning,
     plan_grid,
     plan_space,
+    run_study_trial,
     tune,
     validation_split,
 )
-from llpauc.search.tuning.workers import Tuning, _too_many, open_tuning
+from llpauc.search.tuning_report import as_rows, config_of, importances
 from llpauc.training.interrupt import StopRequest
 from tests.datasets import taste_split
 
@@ -56,6 +57,7 @@ ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1
 
 
 SPLIT = taste_split()
+VALIDATION = Split(SPLIT.train, SPLIT.valid)
 SMALL = {"dimensions": (4, 8), "batch_size": (64,), "negatives": (5, 10)}
 
 
@@ -105,13 +107,13 @@ def records(out: Path) -> list[dict[str, str]]:
 
 
 @given(st.integers(1, 10_000), st.sampled_from([("s", 1), ("m", 60), ("h", 3600)]))
-def test_a_budget_is_a_number_and_a_unit(number, unit):
+def test_parse_budget_takes_a_number_and_a_unit(number, unit):
     assert parse_budget(f"{number}{unit[0]}") == number * unit[1]
     assert parse_budget(f" {number} {unit[0].upper()} ") == number * unit[1]
 
 
 @pytest.mark.parametrize("text", ["soon", "", "20", "m", "-5m", "0s", "1h30m", "nan s", "5 days"])
-def test_a_budget_that_is_none_is_refused(text):
+def test_parse_budget_invalid_text_raises(text):
     with pytest.raises(InputError, match="90s, 20m or 2h"):
         parse_budget(text)
 
@@ -121,23 +123,24 @@ def test_a_budget_that_is_none_is_refused(text):
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("model", trained_models())
-def test_the_defaults_of_every_loss_and_model_lie_in_the_space(loss, model):
-    space = spaces.usual_space(SPLIT.train, [loss], [model])
+def test_default_space_contains_the_defaults_of_every_loss_and_model(loss, model):
+    space = spaces.default_space(SPLIT.train, [loss], [model])
     spaces.check_space(space)
-    found = plan(model, loss, spaces.settings_of(spaces.usual_point(space)))
-    usual = plan(model, loss, {})
-    assert (found.model_options, found.training) == (usual.model_options, usual.training)
-    assert repr(found.make_loss()) == repr(usual.make_loss())
+    found = plan(model, loss, spaces.without_names(spaces.default_point(space)))
+    default = plan(model, loss, {})
+    assert (found.model_options, found.training) == (default.model_options, default.training)
+    assert repr(found.make_loss()) == repr(default.make_loss())
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(list(LOSSES)))
-def test_whatever_is_drawn_can_be_trained(seed, loss):
-    space = spaces.usual_space(SPLIT.train, [loss, "llpauc"], ["mf", "lightgcn"])
+def test_suggest_draws_points_that_can_be_trained(seed, loss):
+    space = spaces.default_space(SPLIT.train, [loss, "llpauc"], ["mf", "lightgcn"])
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
     point = spaces.suggest(study.ask(), space)
-    # refuses what does not go together
-    made = plan(point["model"], point["loss"], spaces.settings_of(point))
+    made = plan(
+        point["model"], point["loss"], spaces.without_names(point)
+    )  # refuses what does not go together
     assert ("temperature" in point) == (
         point["loss"] in ("sl", "psl", "sl_at_k") or point.get("score") == "cosine"
     )
@@ -147,9 +150,9 @@ def test_whatever_is_drawn_can_be_trained(seed, loss):
     assert made.loss == point["loss"]
 
 
-def test_alpha_and_beta_are_searched_around_what_is_suggested():
+def test_default_space_alpha_and_beta_surround_the_suggestion():
     found = suggest_alpha_beta(SPLIT.train)
-    space = spaces.usual_space(SPLIT.train, ["llpauc"], ["mf"])
+    space = spaces.default_space(SPLIT.train, ["llpauc"], ["mf"])
     for name, starts in (
         ("alpha", (found.alpha, 0.7)),
         ("beta", (found.beta, found.beta_measured, 0.1)),
@@ -159,16 +162,19 @@ def test_alpha_and_beta_are_searched_around_what_is_suggested():
         assert values.high == pytest.approx(min(1, 3 * max(starts)))
 
 
-def test_the_first_trials_are_the_defaults_the_recipe_and_the_suggestion(tmp_path):
+def test_tune_starts_with_defaults_recipe_and_suggestion(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", trials=4)
-    rows = {row.number: row for row in tune(SPLIT, tuning).rows}
-    records = {record["trial"]: record for record in as_records(list(rows.values()))}
+    rows = {row.number: row for row in tune(SPLIT, tuning).records}
+    records = {record["trial"]: record for record in as_rows(list(rows.values()))}
     found = suggest_alpha_beta(SPLIT.train)
-    assert rows[0].start == "defaults"
+    assert rows[0].starting_point == "defaults"
     assert (rows[0].params["alpha"], rows[0].params["beta"]) == (0.7, 0.1)
-    assert rows[1].start == "near the recipe"  # MF, and narrower
+    assert rows[1].starting_point == "near the recipe"  # MF, and narrower
     assert (rows[1].params["init"], rows[1].params["solver"]) == ("spectral", "per-user")
-    assert (records[1]["starting_point"], records[1]["init"]) == (rows[1].start, "spectral")
+    assert (records[1]["starting_point"], records[1]["init"]) == (
+        rows[1].starting_point,
+        "spectral",
+    )
     for number, score in ((2, "dot"), (3, "cosine")):
         params = rows[number].params
         assert params["score"] == score
@@ -178,7 +184,7 @@ def test_the_first_trials_are_the_defaults_the_recipe_and_the_suggestion(tmp_pat
 @pytest.mark.parametrize("models", [("mf",), ("lightgcn", "mf"), ("fism",)])
 @pytest.mark.parametrize("losses", [("llpauc",), ("sl",), ("bpr", "llpauc")])
 @pytest.mark.parametrize("kind", ["settled", "moving"])
-def test_the_recipe_lies_in_the_space_as_it_is(kind, losses, models):
+def test_plan_space_contains_the_recipe(kind, losses, models):
     made = {"settled": settled(SPLIT.train), "moving": moving(SPLIT.train, half_life=50.0)}
     wanted = made[kind]
     points = plan_space(SPLIT, losses, models, "ndcg@20", wanted)[1]
@@ -193,10 +199,10 @@ def test_the_recipe_lies_in_the_space_as_it_is(kind, losses, models):
     assert own | ({"alpha", "beta"} if point["loss"] == "llpauc" else set()) <= set(same)
     assert ("item_bias" in same) == (kind == "moving" and point["model"] != "lightgcn")
     assert ("solver" in same) == (kind == "settled" and point["loss"] == "llpauc")
-    plan(point["model"], point["loss"], spaces.settings_of(point))
+    plan(point["model"], point["loss"], spaces.without_names(point))
 
 
-def test_one_file_of_news_is_given_the_recipe_of_news(tmp_path, cli):
+def test_tune_command_makes_the_recipe_from_the_whole_file(tmp_path, cli):
     """What is held out at random says nothing of time: the recipe is asked of the whole file."""
     generator = np.random.default_rng(0)
     at = np.arange(6_000)
@@ -214,20 +220,20 @@ def test_one_file_of_news_is_given_the_recipe_of_news(tmp_path, cli):
     assert trial["item_bias"] is True
 
 
-def test_a_large_catalogue_is_not_scored_whole_at_every_step():
+def test_default_space_large_catalogue_has_no_all_items_sampler():
     train = Interactions.of(range(6000), range(6000))
-    assert "all-items" not in spaces.usual_space(train, ["llpauc"], ["mf"])["sampler"]
-    assert "all-items" in spaces.usual_space(SPLIT.train, ["llpauc"], ["mf"])["sampler"]
+    assert "all-items" not in spaces.default_space(train, ["llpauc"], ["mf"])["sampler"]
+    assert "all-items" in spaces.default_space(SPLIT.train, ["llpauc"], ["mf"])["sampler"]
 
 
-def test_a_file_changes_the_space(tmp_path):
+def test_read_space_changes_the_space(tmp_path):
     path = tmp_path / "space.toml"
     path.write_text('lr = 0.01\nlayers = [1, 4]\nsharpness = { low = 1, high = 10 }\nsolver="sgda"')
-    space = spaces.read_space(path, spaces.usual_space(SPLIT.train, ["llpauc"], ["lightgcn"]))
+    space = spaces.read_space(path, spaces.default_space(SPLIT.train, ["llpauc"], ["lightgcn"]))
     spaces.check_space(space)
     assert space["lr"] == (0.01,)
     assert space["layers"] == (1, 4)
-    assert space["sharpness"] == Range(1.0, 10.0)
+    assert space["sharpness"] == LogRange(1.0, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -239,12 +245,12 @@ def test_a_file_changes_the_space(tmp_path):
         ("dimensions = [0]", "dimensions must be"),
         ("beta = 1.5", "beta must be in"),
         ('sampler = "lucky"', "unknown sampler 'lucky'"),
-        ("lr = []", "numbers or names"),
-        ("seed = 3", "an option of its own"),
-        ("lr = ", "is no TOML"),
+        ("lr = []", "expected numbers or names"),
+        ("seed = 3", "an option of the command"),
+        ("lr = ", "is not valid TOML"),
     ],
 )
-def test_a_space_that_cannot_be_is_refused(cli, folder, tmp_path, text, said):
+def test_tune_command_invalid_space_is_one_line(cli, folder, tmp_path, text, said):
     (tmp_path / "space.toml").write_text(text)
     space = tmp_path / "space.toml"
     code, _, err = cli("tune", folder, "--out", tmp_path / "o", "--trials", 1, "--space", space)
@@ -252,7 +258,7 @@ def test_a_space_that_cannot_be_is_refused(cli, folder, tmp_path, text, said):
     assert said in err.splitlines()[-1]
 
 
-def test_the_papers_grid_is_tried_once_each_and_no_more(tmp_path):
+def test_tune_paper_grid_tries_every_cell_once(tmp_path):
     space, points = plan_grid("paper", ("llpauc",), ("mf",))
     wanted = set(itertools.product(
         [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.9]
@@ -262,11 +268,11 @@ def test_the_papers_grid_is_tried_once_each_and_no_more(tmp_path):
     tuning = Tuning(
         space, points, only_points=True, epochs=1, pruner="none", storage=str(tmp_path / "g")
     )
-    outcome = tune(SPLIT, tuning)
-    tried = [(row.params["alpha"], row.params["beta"]) for row in outcome.rows]
+    result = tune(SPLIT, tuning)
+    tried = [(row.params["alpha"], row.params["beta"]) for row in result.records]
     assert len(tried) == 72
     assert set(tried) == wanted
-    assert len(tune(SPLIT, tuning).rows) == 72  # a second call finds nothing to do
+    assert len(tune(SPLIT, tuning).records) == 72  # a second call finds nothing to do
 
 
 # --- nothing but validation -----------------------------------------------------------------------
@@ -285,7 +291,7 @@ class Untouchable:
         raise AssertionError("the test part was counted")
 
 
-def test_the_test_part_is_never_read(tmp_path):
+def test_tune_never_reads_the_test_part(tmp_path):
     guarded = Split(SPLIT.train, SPLIT.valid, Untouchable(SPLIT.train))
     with pytest.raises(AssertionError, match="was read"):
         _ = guarded.test.users
@@ -295,7 +301,7 @@ def test_the_test_part_is_never_read(tmp_path):
         assert validation_split(whole, 0.2, 0).test is None
 
 
-def test_other_test_events_do_not_change_a_trial(cli, tmp_path, space_file):
+def test_tune_command_trials_do_not_depend_on_test_events(cli, tmp_path, space_file):
     """The same ids, shuffled among the test users: every figure stays, to the last bit."""
     found = []
     for name, test in (("one", SPLIT.test), ("two", _shuffled(SPLIT.test))):
@@ -312,7 +318,7 @@ def _shuffled(events: Interactions) -> Interactions:
     return replace(events, items=events.items[order])
 
 
-def test_what_is_held_out_is_what_the_recommender_holds_out():
+def test_validation_split_holds_out_as_the_recommender_does():
     alone = Split(SPLIT.train)
     held = validation_split(alone, 0.2, 3)
     options = {"dimensions": 4, "epochs": 2, "seed": 3, "negatives": 5}
@@ -334,12 +340,12 @@ FIXED = {"seed": 0, "epochs": 6, "patience": 6, "valid_metric": "ndcg@20", "devi
 SAME = {"dimensions": 4, "negatives": 5, "seed": 0}
 
 
-def test_a_trial_is_what_the_recommender_trains():
+def test_run_study_trial_has_the_values_of_a_recommender():
     trial, space = _ask()
-    ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, FIXED)
+    result = run_study_trial(trial, VALIDATION, space, FIXED)
     history = Recommender(epochs=6, patience=6, **SAME).fit(SPLIT).history
     values = [epoch.valid["ndcg@20"] for epoch in history.epochs]
-    assert (ended.value, ended.best_epoch) == (max(values), history.best_epoch)
+    assert (result.value, result.best_epoch) == (max(values), history.best_epoch)
     reported = trial.study.get_trials()[0].intermediate_values
     assert list(reported.values()) == values
 
@@ -352,23 +358,25 @@ class _AtEpoch(optuna.pruners.BasePruner):
         return trial.last_step == self.epoch
 
 
-def test_a_pruned_trial_leaves_nothing_behind():
+def test_run_study_trial_pruned_restores_signal_handlers():
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     trial, space = _ask(_AtEpoch(2))
-    ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, FIXED)
-    assert (ended.why, ended.epochs) == ("pruned", 2)
+    result = run_study_trial(trial, VALIDATION, space, FIXED)
+    assert (result.ended, len(result.curve)) == ("pruned", 2)
     assert before == {number: signal.getsignal(number) for number in before}
 
 
-def test_at_the_deadline_a_trial_is_worth_its_best_so_far():
+def test_run_study_trial_at_the_deadline_has_its_best_value_so_far():
     trial, space = _ask()
-    ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, FIXED, time.time() - 1, True)
+    result = run_study_trial(
+        trial, Split(SPLIT.train, SPLIT.valid), space, FIXED, time.monotonic() - 1, True
+    )
     history = Recommender(epochs=1, **SAME).fit(SPLIT).history
-    assert (ended.why, ended.epochs) == ("budget", 1)
-    assert ended.value == history.epochs[0].valid["ndcg@20"]
+    assert (result.ended, len(result.curve)) == ("budget", 1)
+    assert result.value == history.epochs[0].valid["ndcg@20"]
 
 
-def test_a_trial_without_a_figure_at_the_deadline_is_left_for_later(monkeypatch):
+def test_run_study_trial_without_a_value_at_the_deadline_has_no_time(monkeypatch):
     """on_batch is called ten times a second at most: a batch is made to last that long."""
     from llpauc.training import engine
 
@@ -377,14 +385,18 @@ def test_a_trial_without_a_figure_at_the_deadline_is_left_for_later(monkeypatch)
         engine.CpuEngine, "step", lambda *given: (time.sleep(0.11), step(*given))[1]
     )
     trial, space = _ask()
-    late = time.time() - 1
-    ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, FIXED, late, needed=False)
-    assert (ended.why, ended.value, ended.again) == ("no time", None, True)
+    late = time.monotonic() - 1
+    result = run_study_trial(
+        trial, Split(SPLIT.train, SPLIT.valid), space, FIXED, late, needed=False
+    )
+    assert (result.ended, result.value) == ("no time", None)
 
 
 @pytest.mark.parametrize(("tick", "whole"), [(0.0, 1), (1.0, 0)])
 @pytest.mark.parametrize("epochs", [1, 6])
-def test_a_wish_to_stop_from_before_training_is_heard(epochs, tick, whole, monkeypatch):
+def test_run_study_trial_handles_a_stop_request_from_before_training(
+    epochs, tick, whole, monkeypatch
+):
     """A signal that came while the sampler was thinking; `fit` knows only of later ones.
 
     It is heard at the end of the epoch, or within it where batches take time.
@@ -394,15 +406,21 @@ def test_a_wish_to_stop_from_before_training_is_heard(epochs, tick, whole, monke
     trial, space = _ask()
     stop = StopRequest(signal.SIGTERM)
     fixed = {**FIXED, "epochs": epochs}
-    ended = run_trial(trial, Split(SPLIT.train, SPLIT.valid), space, fixed, stop=stop)
-    assert (ended.why, ended.epochs, ended.signal) == ("interrupted", whole, signal.SIGTERM)
-    assert ended.again
+    result = run_study_trial(trial, VALIDATION, space, fixed, stop=stop)
+    assert (result.ended, len(result.curve), result.signal) == (
+        "interrupted",
+        whole,
+        signal.SIGTERM,
+    )
 
 
-def test_divergence_is_an_outcome_and_not_the_end(tmp_path):
+def test_tune_diverged_trials_do_not_end_the_study(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", trials=2)
     space = {**tuning.space, "lr": (1e30,), "score": ("dot",)}
-    points = {"first": spaces.usual_point(space), "second": spaces.usual_point(space, alpha=0.5)}
+    points = {
+        "first": spaces.default_point(space),
+        "second": spaces.default_point(space, alpha=0.5),
+    }
     with pytest.raises(RuntimeError, match=r"no trial of 2 .* diverged") as raised:
         tune(SPLIT, replace(tuning, space=space, points=points))
     assert type(raised.value).__module__.startswith("llpauc.")  # one line, exit code 1
@@ -411,43 +429,43 @@ def test_divergence_is_an_outcome_and_not_the_end(tmp_path):
 # --- going on -------------------------------------------------------------------------------------
 
 
-def _figures(outcome):
-    return [(row.number, row.params, row.value, row.why) for row in outcome.rows]
+def _figures(result):
+    return [(row.number, row.params, row.value, row.ended) for row in result.records]
 
 
-def test_a_study_in_two_sittings_is_the_study_in_one(tmp_path):
+def test_tune_resumed_study_equals_an_uninterrupted_one(tmp_path):
     whole = tune(SPLIT, a_tuning(tmp_path / "a.journal", trials=14))
     tune(SPLIT, a_tuning(tmp_path / "b.journal", trials=6))
     later = tune(SPLIT, a_tuning(tmp_path / "b.journal", trials=14))
     assert _figures(whole) == _figures(later)
-    assert len({str(row.params) for row in whole.rows}) == 14  # nothing is tried twice
+    assert len({str(row.params) for row in whole.records}) == 14  # nothing is tried twice
 
 
-def test_another_seed_is_another_search(tmp_path):
+def test_tune_other_seed_draws_other_points(tmp_path):
     points = [
-        str([row.params for row in tune(SPLIT, a_tuning(tmp_path / str(s), seed=s)).rows])
+        str([row.params for row in tune(SPLIT, a_tuning(tmp_path / str(s), seed=s)).records])
         for s in (0, 1)
     ]
     assert points[0] != points[1]
 
 
-def test_a_study_of_something_else_is_refused(tmp_path):
+def test_tune_study_with_other_settings_raises(tmp_path):
     place = tmp_path / "s.journal"
     tune(SPLIT, a_tuning(place, trials=1))
     with pytest.raises(InputError, match="was made with valid_metric"):
         tune(SPLIT, a_tuning(place, trials=2, metric="recall@5"))
     with pytest.raises(InputError, match="was made with data"):
         tune(taste_split(2), a_tuning(place, trials=2))
-    optuna.create_study(
-        storage=tuning_storage.open_storage(str(place)), study_name="theirs"
-    ).add_trial(optuna.trial.create_trial(value=1.0))
-    with pytest.raises(InputError, match="none of llpauc"):
+    optuna.create_study(storage=studies.open_storage(str(place)), study_name="theirs").add_trial(
+        optuna.trial.create_trial(value=1.0)
+    )
+    with pytest.raises(InputError, match="not a study of llpauc"):
         tune(SPLIT, a_tuning(place, study="theirs"))
 
 
 def _orphan(tuning, worker, **more):
     """A trial that somebody has begun and not ended."""
-    study = open_tuning(tuning, fingerprint(SPLIT))
+    study = tuning.open(fingerprint(SPLIT.train, SPLIT.valid))
     trial = study.ask()
     spaces.suggest(trial, tuning.space)
     for name, value in {"worker": worker, **more}.items():
@@ -457,100 +475,102 @@ def _orphan(tuning, worker, **more):
 
 def _dead() -> dict[str, object]:
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    who = {"place": tuning_claims.here(), "pid": ended.pid, "born": tuning_claims._born(ended.pid)}
-    assert who["born"] is not None
+    who = {
+        "machine": studies.machine(),
+        "pid": ended.pid,
+        "started": studies.process_start(ended.pid),
+    }
+    assert who["started"] is not None
     ended.wait()
     return who
 
 
 @pytest.mark.parametrize("storage", ["{}/s.journal", "sqlite:///{}/s.db"])
-def test_the_trial_of_a_process_that_is_gone_is_run_again(tmp_path, storage):
+def test_tune_runs_the_trial_of_a_dead_process_again(tmp_path, storage):
     tuning = a_tuning(storage.format(tmp_path), trials=5)
     orphan = _orphan(tuning, _dead())
-    rows = {row.number: row for row in tune(SPLIT, tuning).rows}
+    rows = {row.number: row for row in tune(SPLIT, tuning).records}
     again = next(row for row in rows.values() if row.rerun_of == orphan.number)
     assert rows[orphan.number].state == "lost"
-    assert again.counts
+    assert again.is_complete
     assert again.params == orphan.params
-    assert sum(row.counts for row in rows.values()) == 5
+    assert sum(row.is_complete for row in rows.values()) == 5
 
 
-def test_the_trial_of_a_process_that_lives_is_left_alone(tmp_path):
+def test_tune_leaves_the_trial_of_a_running_process(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", trials=4)
-    orphan = _orphan(tuning, tuning_claims.identity())
-    rows = {row.number: row for row in tune(SPLIT, tuning).rows}
+    orphan = _orphan(tuning, studies.current_worker())
+    rows = {row.number: row for row in tune(SPLIT, tuning).records}
     assert rows[orphan.number].state == "running"
-    assert sum(row.counts for row in rows.values()) == 3  # theirs is the fourth
+    assert sum(row.is_complete for row in rows.values()) == 3  # theirs is the fourth
 
 
-def test_a_process_number_that_was_given_anew_is_not_taken_for_the_old_one():
-    me = tuning_claims.identity()
-    assert tuning_claims.alive(me)
-    assert tuning_claims.alive({**me, "born": "1"}) is False
-    assert tuning_claims.alive({**me, "place": "elsewhere"}) is None
-    assert tuning_claims.alive(None) is None
+def test_is_alive_distinguishes_processes_with_the_same_id():
+    me = studies.current_worker()
+    assert studies.is_alive(me)
+    assert studies.is_alive({**me, "started": "1"}) is False
+    assert studies.is_alive({**me, "machine": "elsewhere"}) is None
+    assert studies.is_alive(None) is None
 
 
-def test_on_another_machine_a_beat_that_stands_still_is_a_lost_trial(tmp_path):
+def test_tune_remote_trial_without_heartbeats_is_lost(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", trials=5, grace=0.5)
-    far = {"place": "elsewhere", "pid": 1, "born": "1"}
-    orphan = _orphan(tuning, far, beat=7)
-    rows = {row.number: row for row in tune(SPLIT, tuning).rows}  # waits for it at the end
-    assert any(row.rerun_of == orphan.number and row.counts for row in rows.values())
+    far = {"machine": "elsewhere", "pid": 1, "started": "1"}
+    orphan = _orphan(tuning, far, heartbeat=7)
+    rows = {row.number: row for row in tune(SPLIT, tuning).records}  # waits for it at the end
+    assert any(row.rerun_of == orphan.number and row.is_complete for row in rows.values())
 
 
-def test_on_another_machine_a_beat_that_moves_is_a_worker(tmp_path):
+def test_lost_trials_remote_trial_with_heartbeats_is_alive(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", grace=0.05)
-    trial = _orphan(tuning, {"place": "elsewhere", "pid": 1, "born": "1"})
-    watch = tuning_claims.Watch(0.05)
+    trial = _orphan(tuning, {"machine": "elsewhere", "pid": 1, "started": "1"})
+    lost = studies.LostTrials(0.05)
     for beat in range(4):
-        trial.set_user_attr("beat", beat)
+        trial.set_user_attr("heartbeat", beat)
         time.sleep(0.03)
-        assert not watch.lost(trial.study.get_trials())
-    assert not watch.doubtful(trial.study.get_trials())
+        assert not lost.find(trial.study.get_trials())
+    assert not lost.uncertain(trial.study.get_trials())
     time.sleep(0.06)
-    assert watch.lost(trial.study.get_trials())
+    assert lost.find(trial.study.get_trials())
 
 
-def test_a_trial_that_kills_its_worker_each_time_is_given_up(tmp_path):
+def test_requeue_gives_up_after_three_killed_workers(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal")
-    study = open_tuning(tuning, fingerprint(SPLIT))
-    study.enqueue_trial({"lr": 0.01}, user_attrs={"start": "deadly"})
+    study = tuning.open(fingerprint(SPLIT.train, SPLIT.valid))
+    study.enqueue_trial({"lr": 0.01}, user_attrs={"starting_point": "deadly"})
     for _ in range(3):
         number = study.ask().number
-        assert tuning_claims.requeue(study, study.get_trials()[number])
-        assert not tuning_claims.requeue(study, study.get_trials()[number])  # once is enough
+        assert studies.requeue(study, study.get_trials()[number])
+        assert not studies.requeue(study, study.get_trials()[number])  # once is enough
     assert [t.state for t in study.get_trials()] == [TrialState.FAIL] * 3
 
 
-def test_a_trial_that_is_interrupted_again_and_again_keeps_its_place(tmp_path):
-    study = open_tuning(a_tuning(tmp_path / "s.journal"), fingerprint(SPLIT))
-    study.enqueue_trial({"lr": 0.01}, user_attrs={"start": "unlucky"})
+def test_requeue_interrupted_trial_keeps_its_attempts(tmp_path):
+    study = a_tuning(tmp_path / "s.journal").open(fingerprint(SPLIT.train, SPLIT.valid))
+    study.enqueue_trial({"lr": 0.01}, user_attrs={"starting_point": "unlucky"})
     for _ in range(5):
         number = study.ask().number
-        tuning_claims.requeue(study, study.get_trials()[number], killed=False)
+        studies.requeue(study, study.get_trials()[number], killed=False)
     assert study.get_trials()[-1].state == TrialState.WAITING
-    assert study.get_trials()[-1].user_attrs["start"] == "unlucky"
+    assert study.get_trials()[-1].user_attrs["starting_point"] == "unlucky"
 
 
-def test_a_worker_that_was_taken_for_dead_does_not_spoil_the_study(tmp_path, monkeypatch):
+def test_tune_suspended_worker_drops_its_trial(tmp_path, monkeypatch):
     """Asleep for an hour, it wakes up to find its trial ended and queued again."""
-    from llpauc.search.tuning import workers as tuning_workers
-
     tuning = a_tuning(tmp_path / "s.journal", trials=3)
-    real, taken = tuning_workers.run_trial, []
+    real, taken = tunings.run_study_trial, []
 
     def sleepy(trial, *given):
         ended = real(trial, *given)
         if not taken:
             taken.append(trial.number)
-            assert tuning_claims.requeue(trial.study, trial.study.get_trials()[trial.number])
+            assert studies.requeue(trial.study, trial.study.get_trials()[trial.number])
         return ended
 
-    monkeypatch.setattr(tuning_workers, "run_trial", sleepy)
-    rows = {row.number: row for row in tune(SPLIT, tuning).rows}
+    monkeypatch.setattr(tunings, "run_study_trial", sleepy)
+    rows = {row.number: row for row in tune(SPLIT, tuning).records}
     assert rows[taken[0]].state == "lost"
-    assert sum(row.counts for row in rows.values()) == 3
+    assert sum(row.is_complete for row in rows.values()) == 3
 
 
 # --- many processes, signals, kills ---------------------------------------------------------------
@@ -575,7 +595,7 @@ def _running(storage: str) -> list[int]:
     if not Path(storage.removeprefix("sqlite:///")).exists():
         return []
     try:
-        study = optuna.load_study(study_name="llpauc", storage=tuning_storage.open_storage(storage))
+        study = optuna.load_study(study_name="llpauc", storage=studies.open_storage(storage))
         trials = study.get_trials(states=(TrialState.RUNNING,))
     except (KeyError, InputError):
         return []
@@ -590,13 +610,13 @@ def one_start(tmp_path):
     """A space in which all starting points are one, so that nothing else waits in the queue."""
     path = tmp_path / "one.toml"
     fixed = 'score = "dot"\nalpha = 0.7\nbeta = 0.1\ndimensions = 4\nbatch_size = 64\n'
-    fixed += 'solver = "sgda"\nstart = "random"\nsampler = "uniform"\nnegatives = 5\n'
+    fixed += 'solver = "sgda"\ninit = "random"\nsampler = "uniform"\nnegatives = 5\n'
     path.write_text(fixed + "lr = { low = 0.0001, high = 0.001 }\n")
     return path
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_its_trial_run_again(folder, one_start, tmp_path):
+def test_tune_command_replaces_a_killed_worker_and_reruns_its_trial(folder, one_start, tmp_path):
     out, storage = tmp_path / "out", str(tmp_path / "s.journal")
     words = (*LONG, "--storage", storage, "--workers", 2, "--budget", "40s", "--trials", 2)
     begun = time.monotonic()
@@ -611,20 +631,20 @@ def test_a_killed_worker_is_replaced_and_its_trial_run_again(folder, one_start, 
     rows = records(out)
     (lost,) = [row for row in rows if row["state"] == "lost"]
     complete = [row for row in rows if row["state"] == "complete"]
-    assert [row["why"] for row in complete] == ["budget"] * 2  # as many as were asked for
+    assert [row["ended"] for row in complete] == ["budget"] * 2  # as many as were asked for
     (again,) = [row for row in complete if row["rerun_of"] == lost["trial"]]
     assert again["lr"] == lost["lr"]
 
 
 @pytest.mark.slow
-def test_killed_outright_it_takes_its_workers_along_and_goes_on(folder, one_start, tmp_path):
+def test_tune_command_killed_parent_ends_its_workers_and_can_resume(folder, one_start, tmp_path):
     out, storage = tmp_path / "out", str(tmp_path / "out" / "study.journal")
     command = _command(folder, out, one_start, *LONG, "--workers", 2, "--trials", 2)
     running = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
     workers = _wait_for(lambda: _running(storage))
     running.kill()
     running.wait()
-    _wait_for(lambda: all(tuning_claims._born(pid) is None for pid in workers), 20)
+    _wait_for(lambda: all(studies.process_start(pid) is None for pid in workers), 20)
     words = (*LONG, "--trials", 2, "--budget", "2s")
     done = subprocess.run(
         _command(folder, out, one_start, *words), env=ENVIRONMENT, capture_output=True, text=True,
@@ -639,7 +659,9 @@ def test_killed_outright_it_takes_its_workers_along_and_goes_on(folder, one_star
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_leaves_a_study_and_a_report(folder, space_file, tmp_path, workers):
+def test_tune_command_ctrl_c_keeps_the_study_and_writes_the_report(
+    folder, space_file, tmp_path, workers
+):
     out = tmp_path / "out"
     words = (*LONG, "--workers", workers, "--budget", "1h")
     # A first trial that ends, so that there is something to report.
@@ -663,13 +685,13 @@ def test_ctrl_c_leaves_a_study_and_a_report(folder, space_file, tmp_path, worker
     rows = records(out)
     complete = [(row["trial"], row["value"]) for row in rows if row["state"] == "complete"]
     assert complete == [(row["trial"], row["value"]) for row in before]
-    assert "interrupted" in {row["why"] for row in rows}
+    assert "interrupted" in {row["ended"] for row in rows}
     assert not [row for row in rows if row["state"] == "running"]
     assert tomllib.loads((out / "best.toml").read_text())["model"] == "mf"
 
 
 @pytest.mark.slow
-def test_two_workers_make_as_many_trials_as_were_asked_for(folder, space_file, tmp_path):
+def test_tune_command_two_workers_run_exactly_the_requested_trials(folder, space_file, tmp_path):
     done = subprocess.run(
         _command(folder, tmp_path, space_file, "--workers", 2, "--trials", 9, "--epochs", 1,
                  "--storage", f"sqlite:///{tmp_path}/s.db"),
@@ -682,22 +704,22 @@ def test_two_workers_make_as_many_trials_as_were_asked_for(folder, space_file, t
     assert sum(line.startswith("trial ") for line in done.stderr.splitlines()) == 9
 
 
-def test_of_two_who_saw_room_for_one_trial_the_later_withdraws(tmp_path):
+def test_is_surplus_of_two_last_trials_the_later_is_withdrawn(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", trials=1)
-    study = open_tuning(tuning, fingerprint(SPLIT))
+    study = tuning.open(fingerprint(SPLIT.train, SPLIT.valid))
     numbers = [study.ask().number for _ in range(2)]
-    assert [_too_many(study, number, tuning) for number in numbers] == [False, True]
+    assert [tunings._is_surplus(study, number, tuning) for number in numbers] == [False, True]
     study.tell(numbers[0], state=TrialState.FAIL)  # a lost trial makes room
-    assert not _too_many(study, numbers[1], tuning)
+    assert not tunings._is_surplus(study, numbers[1], tuning)
 
 
-def test_a_starting_point_that_two_have_queued_is_run_once(tmp_path):
+def test_is_surplus_starting_point_queued_twice_is_run_once(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal")
-    study = open_tuning(tuning, fingerprint(SPLIT))
+    study = tuning.open(fingerprint(SPLIT.train, SPLIT.valid))
     for _ in range(2):
-        study.enqueue_trial({"lr": 0.01}, user_attrs={"start": "defaults"})
+        study.enqueue_trial({"lr": 0.01}, user_attrs={"starting_point": "defaults"})
     numbers = [study.ask().number for _ in range(2)]
-    assert [_too_many(study, number, tuning) for number in numbers] == [False, True]
+    assert [tunings._is_surplus(study, number, tuning) for number in numbers] == [False, True]
 
 
 # --- what is left behind --------------------------------------------------------------------------
@@ -705,7 +727,9 @@ def test_a_starting_point_that_two_have_queued_is_run_once(tmp_path):
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
 @pytest.mark.parametrize("loss", ["llpauc", "bsl,softmax_v"])
-def test_best_toml_trains_to_the_same_figure(cli, folder, space_file, tmp_path, kind, loss):
+def test_tune_command_best_toml_trains_to_the_same_value(
+    cli, folder, space_file, tmp_path, kind, loss
+):
     data = folder
     if kind == "file":  # odd columns, a hold-out of its own and another seed
         data = tmp_path / "events.csv"
@@ -728,14 +752,14 @@ def test_best_toml_trains_to_the_same_figure(cli, folder, space_file, tmp_path, 
     assert found["best"]["value"] == max(t["value"] for t in found["trials"])
 
 
-def test_a_trial_cut_short_is_given_the_epochs_it_had(tmp_path):
+def test_config_of_trial_stopped_by_the_budget_has_its_epochs(tmp_path):
     tuning = a_tuning(tmp_path / "s")
-    cut = TrialRow(0, "complete", 0.5, "budget", 3, 4, 1.0, {"lr": 0.1})
+    cut = TrialRecord(0, "complete", 0.5, "budget", 3, 4, 1.0, {"lr": 0.1})
     assert config_of(cut, tuning)["epochs"] == 4
-    assert config_of(replace(cut, why="patience"), tuning)["epochs"] == tuning.epochs
+    assert config_of(replace(cut, ended="patience"), tuning)["epochs"] == tuning.epochs
 
 
-def test_the_report_shows_the_trials_best_first(cli, folder, space_file, tmp_path):
+def test_tune_command_report_lists_trials_best_first(cli, folder, space_file, tmp_path):
     words = ("--trials", 12, "--epochs", 2, "--space", space_file, "--models", "mf,fism")
     code, printed, err = cli("tune", folder, "--out", tmp_path, *words)
     assert code == 0
@@ -753,13 +777,13 @@ def test_the_report_shows_the_trials_best_first(cli, folder, space_file, tmp_pat
     assert f"trial {rows[0]['trial']}, the best | {complete[0]:.4f}" in text
 
 
-def test_importance_is_one_way_anova_on_ranks():
+def test_importances_are_one_way_anova_on_ranks():
     """Against scipy's F: epsilon^2 = (F - 1)(k - 1) / (F (k - 1) + n - k)."""
     rng = np.random.default_rng(5)
     kinds = rng.choice(["a", "b", "c"], 60)
     values = rng.normal(size=60) + (kinds == "b")
     rows = [
-        TrialRow(i, "complete", float(v), "epochs", 1, 1, 1.0, {"kind": str(k), "same": 1})
+        TrialRecord(i, "complete", float(v), "epochs", 1, 1, 1.0, {"kind": str(k), "same": 1})
         for i, (v, k) in enumerate(zip(values, kinds, strict=True))
     ]
     ranks = rankdata(values)
@@ -768,11 +792,11 @@ def test_importance_is_one_way_anova_on_ranks():
     assert found == {"kind": pytest.approx((f - 1) * 2 / (f * 2 + 60 - 3))}
 
 
-def test_importance_sees_a_best_value_in_the_middle_and_not_noise():
+def test_importances_detect_a_central_optimum_and_ignore_noise():
     rng = np.random.default_rng(6)
     middle, noise = rng.random(80), rng.random(80)
     rows = [
-        TrialRow(i, "complete", -abs(m - 0.5), "epochs", 1, 1, 1.0, {"middle": m, "noise": n})
+        TrialRecord(i, "complete", -abs(m - 0.5), "epochs", 1, 1, 1.0, {"middle": m, "noise": n})
         for i, (m, n) in enumerate(zip(middle, noise, strict=True))
     ]
     found = importances(rows)
@@ -784,7 +808,7 @@ shares = st.floats(1e-4, 1.0)
 
 
 @given(st.lists(st.tuples(shares, shares, st.floats(0, 1), st.booleans()), min_size=1, max_size=40))
-def test_every_complete_trial_is_in_its_bin(given_trials):
+def test_best_in_bins_agrees_with_a_naive_loop(given_trials):
     trials = [AlphaBeta(*values) for values in given_trials]
     alphas, betas, table = best_in_bins(trials)
     naive = np.full(table.shape, np.nan)
@@ -807,7 +831,7 @@ def test_every_complete_trial_is_in_its_bin(given_trials):
     [
         (["--loss", "lucky"], "unknown loss 'lucky'"),
         (["--loss", "llpauc,"], "unknown loss ''"),
-        (["--models", "ease"], "no model 'ease' that can be tuned"),
+        (["--models", "ease"], "the model 'ease' is not trained"),
         (["--metric", "luck@20"], "luck@20"),
         (["--budget", "soon"], "'soon'"),
         (["--trials", "0"], "--trials"),
@@ -819,7 +843,7 @@ def test_every_complete_trial_is_in_its_bin(given_trials):
         (["--space", "nowhere.toml"], "cannot be read"),
     ],
 )
-def test_bad_input_is_one_line(cli, folder, tmp_path, words, said):
+def test_tune_command_bad_input_is_one_line(cli, folder, tmp_path, words, said):
     code, out, err = cli("tune", folder, "--out", tmp_path / "out", *words)
     assert code == 2
     assert not out
@@ -845,7 +869,7 @@ def _an_sql_file(path: Path) -> None:
         ("s.db", _an_sql_file),
     ],
 )
-def test_a_storage_of_something_else_is_refused_unchanged(cli, folder, tmp_path, name, make):
+def test_tune_command_foreign_storage_is_refused_unchanged(cli, folder, tmp_path, name, make):
     path = tmp_path / name
     make(path)
     before = path.read_bytes() if path.is_file() else None
@@ -856,7 +880,7 @@ def test_a_storage_of_something_else_is_refused_unchanged(cli, folder, tmp_path,
     assert before == (path.read_bytes() if path.is_file() else None)
 
 
-def test_a_journal_whose_last_line_is_cut_off_is_refused(tmp_path):
+def test_tune_journal_with_a_truncated_line_raises(tmp_path):
     place = tmp_path / "s.journal"
     tune(SPLIT, a_tuning(place, trials=1))
     place.write_bytes(place.read_bytes()[:-3])
@@ -864,13 +888,13 @@ def test_a_journal_whose_last_line_is_cut_off_is_refused(tmp_path):
         tune(SPLIT, a_tuning(place, trials=2))
 
 
-def test_a_password_is_not_shown():
+def test_check_storage_hides_the_password():
     with pytest.raises(InputError) as raised:
-        tuning_storage.check_place("postgresql+nodriver://ann:secret@host/db")
+        studies.check_storage("postgresql+nodriver://ann:secret@host/db")
     assert "secret" not in str(raised.value)
 
 
-def test_too_few_events_to_validate_is_one_line(cli, tmp_path):
+def test_tune_command_too_few_events_is_one_line(cli, tmp_path):
     path = tmp_path / "few.csv"
     path.write_text("user,item\nann,tea\nbob,milk\n")
     for words, said in (((), "too few events"), (("--hold-out", 0), "hold_out is 0")):
@@ -879,18 +903,18 @@ def test_too_few_events_to_validate_is_one_line(cli, tmp_path):
         assert said in err.splitlines()[-1]
 
 
-def test_without_optuna_the_remedy_is_named(cli, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning_storage, "find_spec", lambda name: None)
+def test_tune_command_without_optuna_names_the_extra(cli, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "find_spec", lambda name: None)
     code, _, err = cli("tune", folder, "--out", tmp_path / "out")
     assert code == 2
     assert "llpauc[tune]" in err
 
 
-def test_the_sampler_is_asked_by_number():
+def test_make_sampler_draws_depend_on_the_trial_number():
     """The same number and history, the same draw; another number, another draw."""
     draws = []
     for number in (3, 3, 4):
-        study = optuna.create_study(sampler=tuning_storage.make_sampler(0))
+        study = optuna.create_study(sampler=studies.make_sampler(0))
         for _ in range(number):
             study.add_trial(optuna.trial.create_trial(value=0.0))
         draws.append(study.ask().suggest_float("x", 0, 1))

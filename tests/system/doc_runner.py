@@ -66,8 +66,8 @@ def import_everything() -> None:
     import llpauc.recommend.recommender
     import llpauc.report
     import llpauc.research.plots
-    import llpauc.search.auto
-    import llpauc.search.tuning.tune
+    import llpauc.search.auto_search
+    import llpauc.search.tuning
     import llpauc.serving.server  # noqa: F401
 
 

@@ -1,23 +1,28 @@
-"""`llpauc auto`: from a raw file to the best lists that fit the budget, and a report."""
+"""`llpauc auto`: from a file to the best recommendations that fit the budget, and a report."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
+from pathlib import Path
 from shlex import quote
 from threading import Timer
 from typing import TYPE_CHECKING, Any, Literal
 
-from llpauc.cli.console import command_name, log, print_json, show_table, time_span
+from llpauc.cli.console import (
+    command_name,
+    log,
+    print_json,
+    search_progress,
+    show_table,
+    time_span,
+)
 from llpauc.cli.data_options import Seed, TableOptions
-from llpauc.cli.outputs import check_folder
+from llpauc.cli.outputs import check_folder, train_config
 from llpauc.options import Count
 
 if TYPE_CHECKING:
-    from llpauc.search.auto import Outcome
-    from llpauc.search.auto.contest import Listener
+    from llpauc.search.auto_search import AutoResult
 
 
 def auto(
@@ -33,30 +38,28 @@ def auto(
 ) -> None:
     """Find the best recommendations that fit the budget, for all users, with a report.
 
-    Looks at the data, splits them by time (at random where there are no times; a folder with
-    train, valid and test files is taken as it is), fits popularity, recent popularity, ItemKNN and
-    EASE, trains candidates and searches on while time lasts. Validation chooses; the test part is
-    read once, at the end; the winner is fitted on everything. Ctrl-C finishes with the best so far.
+    Inspects the data, splits them by time (at random without timestamps; a folder with train, valid
+    and test files is used as it is), fits popularity, recent popularity, ItemKNN and EASE, trains
+    candidates and searches while there is time. Validation makes every choice; the test part is
+    read once, at the end; the winner is fitted on all events. Ctrl-C finishes with the best so far.
 
     Writes OUT/report.html, report.md, recommendations.parquet, run/ (for llpauc recommend) and
     config.toml (for llpauc train --config).
 
     Args:
         path: a file of interactions, or a folder with train/valid/test files
-        budget: time for all of it, such as 90s, 10m or 2h
+        budget: time for everything, such as 90s, 10m or 2h
         out: folder for the results
         k: length of the lists
         seed: of the split and of every training
-        how: to split a single file: temporal (one cut for all users), per_user (each user's own
-            last events), random, or auto: by time where there are times
-        json: print the outcome as JSON
+        how: to split a single file: temporal (one cut in time for all users), per_user (the last
+            events of each user), random, or auto: by time where there are timestamps
+        json: print the result as JSON
     """
-    from pathlib import Path
-
     from llpauc.data.interactions import Split
-    from llpauc.search.auto import Budget, Facts, deliver, headline, run, write_report
-    from llpauc.search.auto.trained import warm_up
-    from llpauc.search.tuning.tune import parse_budget
+    from llpauc.search import auto_search
+    from llpauc.search.auto_report import ReportInput, deliver, headline, write_report
+    from llpauc.search.trials import Budget, parse_budget
     from llpauc.storage.run_folder import check_replaceable
 
     begun, seconds = time.monotonic(), parse_budget(budget)
@@ -64,134 +67,93 @@ def auto(
     check_replaceable(Path(out) / "run")
     data = table.load(path)
     events = data if isinstance(data, Split) else data.interactions
-    begun += _seconds_of(warm_up)
-    time_given = Budget(seconds, begun)
-    with _telling(time_given.seconds, begun) as hear:
-        outcome = run(events, time_given, k=k, seed=seed, how=how, hear=hear)
-        config = _config(outcome, table, path)
-        hear.status("writing")
-        lists = deliver(outcome, Path(out), k=k, data=path)
-        facts = Facts(
-            outcome, path, data.notes, time_given, k, lists, command_name(), out, config
-        )  # fmt: skip
-        write_report(facts, Path(out))
+    limit = Budget(seconds, begun + _warm_up_seconds())
+    with search_progress() as progress:
+        result = auto_search.auto(events, limit, k=k, seed=seed, how=how, progress=progress)
+        config = _config(result, table, path)
+        progress("writing", 1.0)
+        rows = deliver(result, Path(out), k=k, data=path)
+        given = ReportInput(result, path, data.notes, limit, k, rows, command_name(), out, config)
+        write_report(given, Path(out))
     if json:
-        print_json(_as_json(outcome, out, lists, time_given.passed))
+        print_json(_as_json(result, out, rows, limit.passed))
     else:
-        _show(outcome)
-        print(headline(outcome))
+        _show(result)
+        print(headline(result))
     log.info(
-        f"{time_span(time_given.passed)} of {time_span(time_given.seconds)}; wrote {out}/:"
-        f" report.html, report.md, recommendations.parquet ({lists:,} rows), run, config.toml"
+        f"{time_span(limit.passed)} of {time_span(limit.seconds)}; wrote {out}/: report.html,"
+        f" report.md, recommendations.parquet ({rows:,} rows), run, config.toml"
     )
     log.info(
         f"next: open {out}/report.html, or {command_name()} recommend {quote(out)}/run --users ID"
     )
-    if outcome.signal is not None:
-        raise SystemExit(128 + outcome.signal)
+    if result.signal is not None:
+        raise SystemExit(128 + result.signal)
 
 
-def _seconds_of(warm_up: Callable[[], None]) -> float:
-    """How long it took; said aloud where that is long, as the first time after an install."""
+def _warm_up_seconds() -> float:
+    """Compile the kernels, outside the budget; the seconds that it took."""
+    from llpauc.search.auto_search import warm_up
+
     begun = time.monotonic()
-    told = Timer(
-        3.0, log.info, ["compiling, once after an install: half a minute or so, beside the budget"]
-    )
-    told.start()
+    message = "compiling, once after installation: about half a minute, not part of the budget"
+    timer = Timer(3.0, log.info, [message])
+    timer.start()
     try:
         warm_up()
     finally:
-        told.cancel()
+        timer.cancel()
     return time.monotonic() - begun
 
 
-def _config(outcome: Outcome, table: TableOptions, path: str) -> str:
-    """config.toml: what `llpauc train` needs beside the data to fit the winner again."""
-    from llpauc.cli.training_options import ModelOptions
-    from llpauc.search.tuning.report import toml
-
-    usual = asdict(TableOptions())
-    config = {
-        **outcome.settings,
-        **{name: value for name, value in asdict(table).items() if value != usual[name]},
-    }
-    options = {field.name for kind in (ModelOptions, TableOptions) for field in fields(kind)}
-    told = f"llpauc auto on {path}"
-    if outcome.finish is not None:
-        winner = outcome.finish.winner
-        told = f"{winner.candidate.name}: validation ndcg@20 {winner.value:.6f}; {told}"
-    return toml(config, options | {"seed", "hold_out"}, told)
+def _config(result: AutoResult, table: TableOptions, path: str) -> str:
+    comment = f"llpauc auto on {path}"
+    if result.final is not None:
+        winner = result.final.winner
+        comment = f"{winner.candidate.name}: validation ndcg@20 {winner.value:.6f}; {comment}"
+    return train_config(result.settings, table, comment)
 
 
-def _show(outcome: Outcome) -> None:
-    from llpauc.search.auto.finish import METRICS
+def _show(result: AutoResult) -> None:
+    from llpauc.search.auto_search import METRICS
 
-    if outcome.finish is None or outcome.measures is None:
+    if result.final is None or result.comparison is None:
         return
-    valid = {f.entry.candidate.name: f.entry.valid for f in outcome.finish.finalists}
-    figures = outcome.measures.figures
+    intervals = result.comparison.intervals
+    rows = []
+    for position, finalist in enumerate(result.final.finalists):
+        name = finalist.name
+        first = intervals[METRICS[0]][name]
+        means = [intervals[metric][name].mean for metric in METRICS]
+        label = name if position else f"{name} (chosen)"
+        rows.append([label, finalist.trial.valid, *means, f"{first.low:.4f} to {first.high:.4f}"])
     show_table(
-        f"Test, read once: {outcome.measures.users:,} users",
+        f"Test part, read once: {result.comparison.users:,} users",
         ["method", "validation ndcg@20", *METRICS, "95% interval, ndcg@20"],
-        [
-            [
-                f"{name} (chosen)" if place == 0 else name, value,
-                *[figures[metric][name].mean for metric in METRICS],
-                f"{figures[METRICS[0]][name].low:.4f} to {figures[METRICS[0]][name].high:.4f}",
-            ]
-            for place, (name, value) in enumerate(valid.items())
-        ],
-    )  # fmt: skip
+        rows,
+    )
 
 
-def _as_json(outcome: Outcome, out: str, lists: int, seconds: float) -> dict[str, Any]:
-    entries = [] if outcome.contest is None else outcome.contest.entries
-    found = None
-    if outcome.finish is not None and outcome.measures is not None:
-        found = {
-            finalist.entry.candidate.name: {
-                metric: asdict(own[finalist.entry.candidate.name])
-                for metric, own in outcome.measures.figures.items()
+def _as_json(result: AutoResult, out: str, rows: int, seconds: float) -> dict[str, Any]:
+    winner, test = "popularity", None
+    if result.final is not None and result.comparison is not None:
+        winner = result.final.winner.candidate.name
+        test = {
+            finalist.name: {
+                metric: asdict(intervals[finalist.name])
+                for metric, intervals in result.comparison.intervals.items()
             }
-            for finalist in outcome.finish.finalists
+            for finalist in result.final.finalists
         }
-    winner = "popularity" if outcome.finish is None else outcome.finish.winner.candidate.name
+    trials = [] if result.search is None else result.search.trials
     return {
-        "winner": winner, "settings": outcome.settings, "test": found,
+        "winner": winner, "settings": result.settings, "test": test,
         "tried": [
             {
-                "name": entry.candidate.name, "valid": entry.valid, "ended": entry.ended,
-                "best_epoch": entry.best_epoch, "seconds": round(entry.seconds, 2),
+                "name": trial.candidate.name, "valid": trial.valid, "ended": trial.ended,
+                "best_epoch": trial.best_epoch, "seconds": round(trial.seconds, 2),
             }
-            for entry in entries
+            for trial in trials
         ],
-        "recommendations": lists, "seconds": round(seconds, 2), "out": out,
+        "recommendations": rows, "seconds": round(seconds, 2), "out": out,
     }  # fmt: skip
-
-
-@contextmanager
-def _telling(seconds: float, begun: float) -> Iterator[Listener]:
-    """A line for each thing done; on a terminal a bar of the budget below them."""
-    import sys
-
-    from llpauc.search.auto.contest import Listener
-
-    if not sys.stderr.isatty():
-        yield Listener(line=log.info)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.text import Text
-
-    console = Console(stderr=True)
-    bar = Progress(
-        BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False),
-        console=console, transient=True,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("", total=seconds)
-
-        def status(text: str) -> None:
-            bar.update(task, description=text, completed=min(time.monotonic() - begun, seconds))
-
-        yield Listener(line=lambda text: console.print(Text(text)), status=status)

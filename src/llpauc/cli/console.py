@@ -164,3 +164,24 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         start_timer.join()
         if bar.live.is_started:
             bar.stop()
+
+
+@contextmanager
+def search_progress() -> Iterator[Callable[[str, float], None]]:
+    """A bar on stderr for a search: the callback takes a status and the fraction that is done.
+
+    Messages are printed above the bar. Nothing is shown if stderr is not a terminal.
+    """
+    if not sys.stderr.isatty() or not _prints():
+        yield lambda status, fraction: None
+        return
+    bar = Progress(
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda status, fraction: bar.update(task, description=status, completed=fraction)

@@ -51,7 +51,8 @@ def html_document(
         connect: whether the script may send requests to the server of the document.
     """
     policy = content_security_policy(style, script, connect=connect)
-    head = _HEAD.format(policy=policy, title=escape(title), icon=_ICON, style=style)
+    icon = _ICON if script else ""  # only pages are served, and browsers request an icon
+    head = _HEAD.format(policy=policy, title=escape(title), icon=icon, style=style)
     end = f"<script>{script}</script>\n" if script else ""
     return f"{head}{body}\n{end}</body>\n</html>\n"
 

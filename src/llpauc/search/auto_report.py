@@ -1,0 +1,299 @@
+"""The files of `llpauc auto`: the run, the recommendations, report.html, report.md, config.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from llpauc.errors import listing
+from llpauc.recommend.lists import ListRequest, write_recommendations
+from llpauc.report.document import (
+    Bars,
+    Block,
+    Bullets,
+    Code,
+    Heading,
+    Table,
+    Text,
+    as_html,
+    as_markdown,
+)
+from llpauc.search.auto_search import METRICS, VALID_USERS, AutoResult, Final, Search
+from llpauc.search.candidates import METRIC
+from llpauc.search.comparison import RESAMPLES, Comparison, weaknesses
+from llpauc.search.trials import Budget
+from llpauc.storage.atomic import atomic_write
+
+_MOST_ROWS = 40
+_FEW_USERS = 30
+_CLOSE = 0.98  # of the winner's validation value
+_METRIC_NOTES = (
+    "NDCG@20: quality of the list of 20; 1 if all items of the test are at the top",
+    "Recall@20: fraction of a user's test items that are among the 20",
+    "Hit@20: fraction of users with at least one test item among the 20",
+)
+_ENDED = {
+    "patience": "no further improvement", "epochs": "all epochs", "fitted": "no training",
+    "behind": "stopped: behind", "out of time": "stopped: out of time",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReportInput:
+    """What a report is made of.
+
+    Args:
+        result: of `auto`.
+        path: of the data.
+        notes: what was detected on reading.
+        budget: time limit, and time passed.
+        k: length of the lists.
+        rows: of recommendations.parquet.
+        command: how the user calls the program.
+        out: the folder.
+        config: text of config.toml.
+    """
+
+    result: AutoResult
+    path: str
+    notes: Sequence[str]
+    budget: Budget
+    k: int
+    rows: int
+    command: str
+    out: str
+    config: str
+
+
+def deliver(result: AutoResult, folder: Path, *, k: int, data: str) -> int:
+    """Write FOLDER/run and FOLDER/recommendations.parquet; the number of its rows.
+
+    Args:
+        result: of `auto`.
+        folder: created if necessary.
+        k: length of the lists.
+        data: path of the events, for the run's meta.json.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    measured = {}
+    if result.final is not None:
+        winner = result.final.finalists[0]
+        measured = {"valid": winner.trial.valid, "test": winner.evaluation.summary()}
+    result.recommender.save(folder / "run", data=data, **measured)
+    path = folder / "recommendations.parquet"
+    return write_recommendations(result.recommender.require_fitted(), path, ListRequest(k)).rows
+
+
+def write_report(given: ReportInput, folder: Path) -> None:
+    """Write FOLDER/report.html, report.md and config.toml."""
+    content, title = blocks(given), f"Recommendations for {given.path}"
+    texts = {
+        "config.toml": given.config,
+        "report.md": as_markdown(title, content),
+        "report.html": as_html(title, content),
+    }
+    for name, text in texts.items():
+        with atomic_write(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def headline(result: AutoResult) -> str:
+    """The result in two or three sentences."""
+    if result.final is None or result.comparison is None or result.search is None:
+        return (
+            "There are too few events to hold any out, so nothing could be compared: every user"
+            " gets the most popular items they do not have yet."
+        )
+    winner, candidate = result.final.winner, result.final.winner.candidate
+    intervals = result.comparison.intervals[METRIC]
+    leads = [
+        f"{lead.mean / intervals[method].mean:+.0%} compared with {method}"
+        for method, lead in result.comparison.leads.items()
+        if intervals[method].mean > 0
+    ]
+    text = (
+        f"Chosen on validation: {candidate.name} ({candidate.description}). Its NDCG@20 on the test"
+        f" part is {intervals[candidate.name].mean:.4f}{': ' * bool(leads)}{', '.join(leads)}."
+    )
+    trained = result.search.best_trained
+    if candidate.is_baseline and trained is not None:
+        text += (
+            " No trained model was better on validation; the best of them was"
+            f" {trained.candidate.name} ({trained.value:.4f}; the winner has {winner.value:.4f})."
+        )
+    elif candidate.is_baseline:
+        text += " There was no time to train a model; a larger budget may find a better one."
+    return text
+
+
+def blocks(given: ReportInput) -> list[Block]:
+    result = given.result
+    content: list[Block] = [Text(headline(result), strong=True)]
+    if result.search and result.final and result.comparison:
+        content += _test_blocks(result.comparison, result.final)
+        content += _weakness_blocks(result.comparison, result.search, result.final)
+        content += _trial_blocks(result.search)
+    return content + _data_blocks(given) + _file_blocks(given)
+
+
+def _test_blocks(comparison: Comparison, final: Final) -> list[Block]:
+    names = [finalist.name for finalist in final.finalists]
+    intervals = comparison.intervals[METRIC]
+    rows = []
+    for name in names:
+        lead = comparison.leads.get(name)
+        rows.append(
+            [
+                name, str(intervals[name]),
+                *[f"{comparison.intervals[metric][name].mean:.4f}" for metric in METRICS[1:]],
+                "-" if lead is None else f"{lead.mean:+.4f} ({lead.low:+.4f} to {lead.high:+.4f})",
+            ]
+        )  # fmt: skip
+    groups = comparison.activity
+    return [
+        Heading("Test results"),
+        Text(
+            f"{comparison.users:,} test users, {comparison.cold:,} of them without history. Every"
+            " method was fitted on all events before the test and ranked all items, without those"
+            " that the user already had. The intervals are from a bootstrap over users"
+            f" ({RESAMPLES:,} samples)."
+        ),
+        Table(
+            ["method", "NDCG@20 (95 % interval)", "Recall@20", "Hit@20", "winner's lead, NDCG@20"],
+            rows, marked=0,
+        ),
+        Bullets(_METRIC_NOTES),
+        Bars(
+            "NDCG@20 on the test part; the line is the 95 % interval.",
+            {"": {n: (intervals[n].mean, intervals[n].low, intervals[n].high) for n in names}},
+        ),
+        Heading("By user activity"),
+        Text("NDCG@20 by the number of events that a user had before the test."),
+        Table(
+            ["users with", "users", *names],
+            [[g.name, f"{g.users:,}", *[f"{g.means[n]:.4f}" for n in names]] for g in groups],
+        ),
+        Bars(
+            "NDCG@20 by the number of events that a user had before the test.",
+            {
+                f"{g.name} ({g.users:,} users)": {n: (g.means[n], None, None) for n in names}
+                for g in groups
+            },
+        ),
+        Heading("Content of the lists"),
+        Text(
+            "The most popular tenth of the items has"
+            f" {comparison.popular.of_events:.0%} of the events before the test and"
+            f" {comparison.popular.of_test:.0%} of the test events. Coverage counts the items in at"
+            " least one test user's list of 20."
+        ),
+        Table(
+            ["method", "coverage", "from the popular tenth", "popular items found",
+             "other items found"],
+            [
+                [name, *["-" if np.isnan(value) else f"{value:.1%}" for value in
+                 (lists.coverage, lists.popular, lists.popular_hits, lists.other_hits)]]
+                for name, lists in comparison.lists.items()
+            ],
+            marked=0,
+        ),
+    ]  # fmt: skip
+
+
+def _weakness_blocks(comparison: Comparison, search: Search, final: Final) -> list[Block]:
+    moving = search.recency is not None and search.recency.has_drift
+    lines = weaknesses(comparison, final.winner.candidate.name, moving)
+    if search.n_valid_users < _FEW_USERS:
+        lines.append(f"Only {search.n_valid_users} users to validate on: the choice is unreliable.")
+    return [Heading("Weaknesses"), Bullets(lines)]
+
+
+def _trial_blocks(search: Search) -> list[Block]:
+    ranked = sorted(search.trials, key=lambda trial: -trial.value)
+    rows = [
+        [
+            trial.candidate.name, trial.candidate.description,
+            _ENDED.get(trial.ended, trial.ended),
+            "-" if trial.valid is None else f"{trial.valid:.4f}",
+            f"{trial.best_epoch} of {len(trial.curve)}" if trial.curve else "-",
+            f"{trial.seconds:.1f}",
+        ]
+        for trial in ranked[:_MOST_ROWS]
+    ]  # fmt: skip
+    sampled = " (a random sample)" if search.n_valid_users == VALID_USERS else ""
+    content: list[Block] = [
+        Heading("Trials"),
+        Text(
+            f"Chosen by validation {METRIC} of {search.n_valid_users:,} users{sampled}. The best"
+            " of many trials is optimistic on validation; the test results above are not."
+        ),
+        Table(
+            ["method", "description", "ended", f"validation {METRIC}", "best epoch", "seconds"],
+            rows, left=3, marked=0,
+        ),
+    ]  # fmt: skip
+    if len(ranked) > _MOST_ROWS:
+        content.append(Text(f"{len(ranked) - _MOST_ROWS} more were worse."))
+    close = [t.candidate.name for t in ranked[1:] if t.value >= _CLOSE * ranked[0].value]
+    if close:
+        content.append(
+            Text(f"Within {1 - _CLOSE:.0%} of the winner on validation: {listing(close, 8)}.")
+        )
+    if search.skipped:
+        content.append(Bullets([f"{name}: skipped; {why}" for name, why in search.skipped.items()]))
+    return content
+
+
+def _data_blocks(given: ReportInput) -> list[Block]:
+    prepared, inspection = given.result.prepared, given.result.inspection
+    facts = {**inspection.whole, **inspection.parts.get("data", {})}
+    sizes = [f"{name} {len(part):,}" for name, part in prepared.split.parts.items()]
+    content: list[Block] = [
+        Heading("Data"),
+        Text(f"{prepared.how} Events: {', '.join(sizes)}."),
+    ]
+    if inspection.odd:
+        content += [Text("Unusual:"), Bullets(inspection.odd)]
+    content.append(Table(["statistic", "value"], [[n, _format(v)] for n, v in facts.items()]))
+    if given.notes:
+        content += [Text("Detected on reading:"), Bullets(given.notes)]
+    return content
+
+
+def _format(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() and abs(value) >= 1 else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _file_blocks(given: ReportInput) -> list[Block]:
+    final, out, program = given.result.final, given.out, given.command
+    events = "all events"
+    if final is not None and not final.on_all_events:
+        events = "the events before the test (there was no time for the last fit)"
+    return [
+        Heading("Files"),
+        Bullets(
+            [
+                f"recommendations.parquet: {given.rows:,} rows user, item, rank, score: the top"
+                f" {given.k} of every user, without the items they have",
+                f"run/: the model, fitted on {events}, for llpauc recommend and Recommender.load",
+                "config.toml: the winner's settings, for llpauc train --config",
+                f"this report: {given.budget.passed:.0f} s of {given.budget.seconds:.0f} s used;"
+                f" llpauc {version('llpauc')}",
+            ]
+        ),
+        Code(given.config.strip()),
+        Heading("Next"),
+        Code(
+            f"{program} recommend {out}/run --users ID,ID      # lists of some users\n"
+            f"{program} recommend {out}/run --items ID,ID      # for a new user\n"
+            f"{program} train {given.path} --config {out}/config.toml --out new-run"
+            "      # train again on newer data\n"
+            f"{program} auto {given.path} --budget 1h      # search longer"
+        ),
+    ]

@@ -1,0 +1,246 @@
+"""What `auto` decides before anything runs: the split, and the settings worth trying."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llpauc.data.interactions import Interactions, Split
+from llpauc.data.recency import Recency
+from llpauc.data.splits import split_random_per_user, split_temporal
+from llpauc.errors import InputError, choose
+from llpauc.models.registry import MODELS
+from llpauc.recommend.recipes import moving, recipe, with_loss
+from llpauc.training.options import SAMPLERS, TrainingOptions
+
+METRIC = "ndcg@20"  # on validation: it makes every choice
+VALID, TEST = 0.1, 0.2  # fractions that are held out
+_MOST_COLD = 0.5  # with more cold held-out users, one cut in time would test the fallback only
+_EPOCHS, _PATIENCE = 100, 8
+
+WAYS = {
+    "auto": "by time where there are timestamps, else at random",
+    "temporal": "one cut in time for all users",
+    "per_user": "the last events of each user",
+    "random": "at random, of each user's events",
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A split, and how it was made.
+
+    Args:
+        split: train, valid and test; train alone where there are too few events.
+        how: a sentence for the report.
+    """
+
+    split: Split
+    how: str
+
+    @property
+    def is_measurable(self) -> bool:
+        return self.split.valid is not None and self.split.test is not None
+
+
+def prepare(data: Interactions | Split, seed: int, how: str = "auto") -> Prepared:
+    """Train, valid and test: given parts, or events held out by time or at random.
+
+    Args:
+        data: a table, or parts; a missing part is held out of train.
+        seed: of a random split.
+        how: a key of `WAYS`.
+    """
+    choose(WAYS, how, "way to split (how)")
+    if isinstance(data, Interactions):
+        split, text = _hold_out(data, VALID, TEST, seed, how)
+        return Prepared(split or Split(data), text)
+    valid, test = (p if p is not None and len(p) else None for p in (data.valid, data.test))
+    given = "The parts of the folder."
+    if test is None and valid is not None:
+        valid, test = None, valid
+        given = "The folder has no test part: its valid part is the test."
+    if valid is not None:
+        return Prepared(Split(data.train, valid, test), given)
+    split, text = _hold_out(data.train, VALID, 0.0 if test is not None else TEST, seed, how)
+    if split is None:
+        return Prepared(Split(data.train, None, test), f"{given} {text}")
+    text = f"{given} Held out of train: {text[0].lower()}{text[1:]}"
+    return Prepared(Split(split.train, split.valid, test or split.test), text)
+
+
+def _hold_out(
+    data: Interactions, valid: float, test: float, seed: int, how: str
+) -> tuple[Split | None, str]:
+    """The split, or None where there are too few events; and a sentence about it."""
+    fractions = f"{valid:.0%} for validation" + (f" and {test:.0%} for the test" if test else "")
+    times = None if how == "random" else data.timestamps
+    has_times = times is not None and np.isfinite(times).all() and len(np.unique(times)) > 1
+    if how in ("temporal", "per_user") and not has_times:
+        raise InputError(f"--how {how} needs a timestamp for every event; use --how random")
+    try:
+        if not has_times:
+            split = split_random_per_user(data, valid=valid, test=test, seed=seed)
+            return split, f"At random, {fractions} of each user's events."
+        reason = ""
+        if how != "per_user":
+            split = split_temporal(data, valid=valid, test=test)
+            cold = _cold_fraction(split)
+            if how == "temporal" or cold <= _MOST_COLD:
+                return split, f"One cut in time for all users: the last {fractions}."
+            reason = (
+                f" (with one cut in time, {cold:.0%} of the held-out users would have no history;"
+                " --how temporal does that)"
+            )
+        split = split_temporal(data, valid=valid, test=test, per_user=True)
+        return split, f"By time, the last events of each user: {fractions}{reason}."
+    except InputError:
+        return None, "There are too few events to hold any out."
+
+
+def _cold_fraction(split: Split) -> float:
+    """The fraction of the users with held-out events that have no training event."""
+    warm = np.diff(split.train.matrix.indptr) > 0
+    parts = [part.users for name, part in split.parts.items() if name != "train"]
+    users = np.unique(np.concatenate(parts)) if parts else np.empty(0, int)
+    return float((~warm[users]).mean()) if len(users) else 0.0
+
+
+def sample_users(part: Interactions, most: int, seed: int) -> Interactions:
+    """The events of at most this many users, drawn at random."""
+    users = np.unique(part.users)
+    if len(users) <= most:
+        return part
+    drawn = np.random.default_rng(seed).choice(users, most, replace=False)
+    return part.take(np.isin(part.users, drawn))
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings with a name.
+
+    Args:
+        name: as tables show it.
+        settings: parameters of `Recommender`.
+        description: for the report.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    description: str
+
+    @property
+    def model(self) -> str:
+        return str(self.settings["model"])
+
+    @property
+    def is_baseline(self) -> bool:
+        return not MODELS[self.model].trained
+
+
+_BASELINES = {
+    "popularity": "the same list for all users: the items with the most users",
+    "recent_popularity": "the same, with a higher weight for recent events",
+    "itemknn": "items similar to those of the user",
+    "ease": "a linear item-item model in closed form",
+}
+_FURTHER: dict[str, list[dict[str, Any]]] = {
+    "itemknn": [{"neighbours": 30}, {"neighbours": 300}],
+    "ease": [{"regularization": weight} for weight in (50.0, 1000.0, 4000.0)],
+}
+
+
+def baseline(model: str) -> Candidate:
+    return Candidate(model, {"model": model}, _BASELINES[model])
+
+
+def further_baselines(model: str) -> list[Candidate]:
+    """The same baseline with other options, to be tried where it is cheap."""
+    return [
+        Candidate(f"{model}, {name} {value:g}", {"model": model, name: value}, _BASELINES[model])
+        for options in _FURTHER.get(model, [])
+        for name, value in options.items()
+    ]
+
+
+# Smaller versions of a recipe, for short budgets.
+_SIZES: dict[str, dict[str, Any]] = {
+    "": {},
+    "medium": {"dimensions": 128, "sampler": "shared", "negatives": 1024},
+    "small": {"dimensions": 64, "sampler": "shared", "negatives": 256},
+}
+
+
+def sized_recipes(train: Interactions) -> dict[str, dict[str, Any]]:
+    """The recipe `settled` in full and in smaller versions, as far as each is cheaper.
+
+    >>> events = Interactions.of(["ann", "bob"], ["x", "y"])
+    >>> [settings["dimensions"] for settings in sized_recipes(events).values()]
+    [256, 128, 64]
+    """
+    full = recipe("settled", train) | {"epochs": _EPOCHS, "patience": _PATIENCE}
+    full.pop("refit")  # only the winner is fitted again
+    recipes: dict[str, dict[str, Any]] = {}
+    for name, smaller in _SIZES.items():
+        settings = {**full, **smaller}
+        settings["negatives"] = min(settings["negatives"], train.n_items)
+        if not recipes or work(settings, train) < min(work(s, train) for s in recipes.values()):
+            recipes[name] = settings
+    return recipes
+
+
+def scout(train: Interactions) -> Candidate:
+    """The cheapest trained candidate; its pace predicts the time of the others."""
+    settings = _without_graph(list(sized_recipes(train).values())[-1])
+    return Candidate("MF, small", settings, "the cheapest trained model, which sets the pace")
+
+
+def _without_graph(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != "layers"} | {"model": "mf"}
+
+
+def variants(
+    size: str, base: Mapping[str, Any], train: Interactions, recency: Recency | None
+) -> list[Candidate]:
+    """The recipe at one size, and copies of it with one change each."""
+    suffix = f", {size}" if size else ""
+    softmax = with_loss(base, "sl", temperature=0.2)
+    candidates = [
+        Candidate(f"recipe auto{suffix}", dict(base), "LLPAUC, the recommended settings"),
+        Candidate(f"softmax loss{suffix}", softmax, "the recipe with SL instead of LLPAUC"),
+        Candidate(
+            f"temperature 0.2{suffix}", {**base, "temperature": 0.2},
+            "the recipe with a lower temperature",
+        ),
+    ]  # fmt: skip
+    if base["model"] != "mf":
+        without = Candidate(f"MF{suffix}", _without_graph(base), "the recipe without the graph")
+        candidates.insert(1, without)
+    if recency is not None and recency.has_drift and recency.by != "parts":
+        aged = moving(train, half_life=recency.half_life)
+        aged.pop("refit")
+        text = f"MF on top of recent popularity, events weighted by age ({recency})"
+        candidates.insert(1, Candidate("recipe moving", aged, text))
+    return candidates
+
+
+def work(settings: Mapping[str, Any], train: Interactions) -> float:
+    """Multiplications per epoch to leading order; used for ratios only."""
+    sampler = SAMPLERS[settings.get("sampler", TrainingOptions.sampler)]
+    negatives = sampler.items_scored(settings["batch_size"], settings["negatives"], train.n_items)
+    dimensions = int(settings["dimensions"])
+    total: float = len(train) * (negatives + 2.0) * dimensions
+    if "layers" in settings:
+        # Each batch propagates over all edges, forward and backward, at half the speed.
+        steps = math.ceil(len(train) / settings["batch_size"]) / settings.get(
+            "propagation_interval", 1
+        )
+        total += 2 * steps * settings["layers"] * 4.0 * len(train) * dimensions
+    return total
