@@ -310,12 +310,16 @@ def test_prepare_replaces_only_prepared_data(tmp_path):
     file = write_events(tmp_path / "events.csv")
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "letter.txt").write_text("dear")
-    with pytest.raises(InputError, match="holds other files"):
+    with pytest.raises(InputError, match="is not empty and is not prepared data"):
         prepare([file], tmp_path / "p", memory="200MB")
     (tmp_path / "p" / "letter.txt").unlink()
     prepare([file], tmp_path / "p", memory="200MB")
     prepare([file], tmp_path / "p", memory="200MB", seed=9)
     assert json.loads((tmp_path / "p" / "manifest.json").read_text())["seed"] == 9
+    (tmp_path / "p" / "letter.txt").write_text("dear")
+    with pytest.raises(InputError, match=r"holds letter\.txt, which its manifest does not list"):
+        prepare([file], tmp_path / "p", memory="200MB")
+    (tmp_path / "p" / "letter.txt").unlink()
     assert sorted(os.listdir(tmp_path)) == ["events.csv", "p"]
 
 

@@ -27,7 +27,7 @@ from llpauc.data.column_files import BucketShuffle, ColumnFiles, as_arrow
 from llpauc.data.columns import ColumnRoles
 from llpauc.data.formats import read_file
 from llpauc.data.ids import IdMap, Indices
-from llpauc.data.prepared import PREPARED_DATA, check_replaceable, write_columns
+from llpauc.data.prepared import PREPARED_DATA, write_columns
 from llpauc.data.readers import BAD_ROWS
 from llpauc.data.sources import (
     BATCH_ROWS,
@@ -55,7 +55,7 @@ from llpauc.data.splits import (
 )
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.storage.atomic import replace_folder, temporary_folder, write_error
-from llpauc.storage.manifest import write_manifest
+from llpauc.storage.manifest import check_replaceable, write_manifest
 
 MIN_MEMORY = 200 * 10**6  # DuckDB's text reader has buffers of 64 MB
 CHUNK = 1 << 21  # pairs, unless one user has more
@@ -128,7 +128,7 @@ def prepare(
     if not files:
         raise InputError("there is no file to prepare; name one or several")
     target = Path(out).resolve()
-    check_replaceable(target)
+    check_replaceable(target, PREPARED_DATA)
     try:
         with temporary_folder(target) as work:
             (work / "set").mkdir()

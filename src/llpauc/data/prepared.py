@@ -101,14 +101,6 @@ def write_columns(path: Path, columns: Mapping[str, pa.Array]) -> None:
         writer.write_batch(batch)
 
 
-def check_replaceable(folder: Path) -> None:
-    """Nothing but an empty folder or prepared data make way for new ones."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; choose another name for the prepared folder")
-    if folder.is_dir() and any(folder.iterdir()) and not is_prepared(folder):
-        raise InputError(f"{folder} holds other files; choose another name or an empty folder")
-
-
 def _columns(path: Path, rows: int) -> Columns:
     """The columns of a file as they lie on the disk; None of it is read here."""
     try:
