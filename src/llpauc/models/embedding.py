@@ -295,7 +295,7 @@ class EmbeddingModel(Model):
         rows, base, length = (arrays[f"history_{name}"] for name in ("rows", "base", "length"))
         check_shape("history_rows", rows, (n_items, *base.shape))
         history_map = HistoryMap(rows, base, items, float(length[0]) if len(length) else None)
-        self.vectors = Vectors(users, items, history_map)
+        self.vectors = Vectors(users, history_map.item_vectors, history_map)
 
 
 def grown(table: Scores, n: int) -> Scores:

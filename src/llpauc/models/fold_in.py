@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from llpauc.evaluation.scorer import Scores
+from llpauc.evaluation.scorer import Scores, inner_products
 
 _RIDGE = 0.3  # of unit-length histories: best of .01 .. 300 on two models, and flat around it
 _ROUNDS = 40
@@ -43,7 +43,8 @@ class HistoryMap:
         self, history_rows: Scores, base: Scores, item_vectors: Scores, length: float | None = None
     ) -> None:
         self.history_rows, self.base = history_rows, base
-        self.item_vectors, self.length = item_vectors, length
+        self.item_vectors = np.asfortranarray(item_vectors, dtype=np.float32)
+        self.length = length
 
     def vectors_of(self, histories: Any) -> Scores:
         """(n, d) vectors of n users, given their histories as a CSR matrix (n, n_items)."""
@@ -58,7 +59,8 @@ class HistoryMap:
 
     def scores_of(self, histories: Any) -> Scores:
         """(n, n_items) scores of n users, given their histories as a CSR matrix."""
-        scores: Scores = self.vectors_of(histories) @ self.item_vectors.T
+        scores = np.empty((histories.shape[0], len(self.item_vectors)), np.float32)
+        inner_products(self.vectors_of(histories).astype(np.float32), self.item_vectors, scores)
         return scores
 
 
