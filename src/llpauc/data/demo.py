@@ -13,48 +13,28 @@ import numpy.typing as npt
 from llpauc.data.interactions import IdMap, Interactions, Split
 from llpauc.data.splits import Seed, generator
 
-# Per genre: first words and last words of titles.
-_WORDS: dict[str, tuple[str, str]] = {
-    "sea": (
-        "Glass Silent Drowned Salt Northern Amber Tidal Broken Lantern",
-        "Harbour Lighthouse Anchor Reef Tide Sailor Island Current Shipwreck",
-    ),
-    "space": (
-        "Orbital Lunar Last Falling Crimson Binary Distant Frozen Quantum",
-        "Station Comet Colony Signal Horizon Starship Eclipse Satellite Nebula",
-    ),
-    "crime": (
-        "Crooked Midnight Cold Paper Seventh False Velvet Quiet Missing",
-        "Alibi Witness Verdict Detective Ransom Fingerprint Informer Motive Suspect",
-    ),
-    "romance": (
-        "Tender Summer Forgotten Unsent Second Parisian Rainy Borrowed Gentle",
-        "Letter Kiss Wedding Promise Valentine Waltz Sweetheart Bouquet Embrace",
-    ),
-    "horror": (
-        "Hollow Whispering Haunted Pale Buried Starving Withered Crawling Cursed",
-        "Cellar Scream Graveyard Doll Séance Mirror Coffin Asylum Shadow",
-    ),
-    "fantasy": (
-        "Silver Elder Thorned Moonlit Hidden Enchanted Obsidian Wandering Oaken",
-        "Dragon Wizard Throne Sword Kingdom Grimoire Griffin Prophecy Tower",
-    ),
-    "comedy": (
-        "Clumsy Accidental Reluctant Overpaid Jolly Unlikely Dizzy Sleepless Hopeless",
-        "Neighbour Butler Uncle Plumber Landlord Roommate Babysitter Bachelor Dentist",
-    ),
-    "western": (
-        "Dusty Lonesome Bitter Golden Iron Restless Ragged Scarlet Weary",
-        "Canyon Sheriff Outlaw Saloon Mustang Prairie Stagecoach Rancher Bounty",
-    ),
-    "war": (
-        "Forgotten Winter Burning Eastern Muddy Sunken Final Paper Steel",
-        "Trench Regiment Armistice Bridge Bunker Convoy Soldier Siege Barricade",
-    ),
-    "kitchen": (
-        "Smoked Sugared Peppered Simmering Rustic Pickled Candied Toasted Spiced",
-        "Table Bakery Feast Orchard Recipe Kitchen Banquet Vineyard Pantry",
-    ),
+# Per genre: first words | last words of titles.
+_WORDS: dict[str, str] = {
+    "sea": "Glass Silent Drowned Salt Northern Amber Tidal Broken Lantern | "
+    "Harbour Lighthouse Anchor Reef Tide Sailor Island Current Shipwreck",
+    "space": "Orbital Lunar Last Falling Crimson Binary Distant Frozen Quantum | "
+    "Station Comet Colony Signal Horizon Starship Eclipse Satellite Nebula",
+    "crime": "Crooked Midnight Cold Paper Seventh False Velvet Quiet Missing | "
+    "Alibi Witness Verdict Detective Ransom Fingerprint Informer Motive Suspect",
+    "romance": "Tender Summer Forgotten Unsent Second Parisian Rainy Borrowed Gentle | "
+    "Letter Kiss Wedding Promise Valentine Waltz Sweetheart Bouquet Embrace",
+    "horror": "Hollow Whispering Haunted Pale Buried Starving Withered Crawling Cursed | "
+    "Cellar Scream Graveyard Doll Séance Mirror Coffin Asylum Shadow",
+    "fantasy": "Silver Elder Thorned Moonlit Hidden Enchanted Obsidian Wandering Oaken | "
+    "Dragon Wizard Throne Sword Kingdom Grimoire Griffin Prophecy Tower",
+    "comedy": "Clumsy Accidental Reluctant Overpaid Jolly Unlikely Dizzy Sleepless Hopeless | "
+    "Neighbour Butler Uncle Plumber Landlord Roommate Babysitter Bachelor Dentist",
+    "western": "Dusty Lonesome Bitter Golden Iron Restless Ragged Scarlet Weary | "
+    "Canyon Sheriff Outlaw Saloon Mustang Prairie Stagecoach Rancher Bounty",
+    "war": "Forgotten Winter Burning Eastern Muddy Sunken Final Paper Steel | "
+    "Trench Regiment Armistice Bridge Bunker Convoy Soldier Siege Barricade",
+    "kitchen": "Smoked Sugared Peppered Simmering Rustic Pickled Candied Toasted Spiced | "
+    "Table Bakery Feast Orchard Recipe Kitchen Banquet Vineyard Pantry",
 }
 GENRES = tuple(_WORDS)
 
@@ -157,7 +137,7 @@ def _catalogue(rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], dict[st
     titles: dict[str, str] = {}
     used = [0] * len(GENRES)
     for item, genre in enumerate(genres):
-        fronts, backs = (words.split() for words in _WORDS[GENRES[genre]])
+        fronts, backs = (words.split() for words in _WORDS[GENRES[genre]].split("|"))
         turn, front = divmod(used[genre], len(fronts))
         # Each round shifts the last words by one, so that titles are distinct.
         titles[f"i{item:04d}"] = f"The {fronts[front]} {backs[(front + turn) % len(backs)]}"

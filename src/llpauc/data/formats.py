@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -309,14 +309,15 @@ def _is_adjacency(source: Source) -> bool:
     return True
 
 
-def _is_ratings_dat(source: Source) -> bool:
-    layout = layout_of(source)
-    return layout.delimiter == "::" and not layout.header
+def _has(delimiter: str, **expected: Any) -> Callable[[Source], bool]:
+    """Whether a text table has this delimiter and these attributes of its `Layout`."""
 
+    def sniff(source: Source) -> bool:
+        layout = layout_of(source)
+        same = all(getattr(layout, name) == value for name, value in expected.items())
+        return layout.delimiter == delimiter and same
 
-def _is_u_data(source: Source) -> bool:
-    layout = layout_of(source)
-    return layout.delimiter == "\t" and not layout.header and layout.widths == {4}
+    return sniff
 
 
 # Content is compared from the last entry to the first; csv accepts every text.
@@ -331,16 +332,26 @@ FORMATS: dict[str, Format] = {
     "tsv": Format(
         read_text_table,
         (".tsv", ".tab"),
-        sniff=lambda source: layout_of(source).delimiter == "\t",
+        sniff=_has("\t"),
         delimiter="\t",
         quotes=True,
     ),
     "inter": Format(
         read_text_table, (".inter",), delimiter="\t", quotes=True, header=True, typed_names=True
     ),
-    "u.data": Format(read_text_table, ("u.data",), sniff=_is_u_data, delimiter="\t", header=False),
+    "u.data": Format(
+        read_text_table,
+        ("u.data",),
+        sniff=_has("\t", header=False, widths={4}),
+        delimiter="\t",
+        header=False,
+    ),
     "ratings.dat": Format(
-        read_text_table, ("ratings.dat",), sniff=_is_ratings_dat, delimiter="::", header=False
+        read_text_table,
+        ("ratings.dat",),
+        sniff=_has("::", header=False),
+        delimiter="::",
+        header=False,
     ),
     "adjacency": Format(read_adjacency, sniff=_is_adjacency, out_of_core=False),
     "parquet": Format(read_parquet, (".parquet", ".pq"), signature=b"PAR1"),

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from llpauc.data import splits
 from llpauc.data.column_files import BucketShuffle, ColumnFiles, as_arrow
 from llpauc.data.columns import ColumnRoles
 from llpauc.data.formats import read_file
@@ -37,22 +38,7 @@ from llpauc.data.sources import (
     common_kind,
     connect,
 )
-from llpauc.data.splits import (
-    PartCodes,
-    Positions,
-    SplitRule,
-    Values,
-    check_parts,
-    cold_note,
-    cut_codes,
-    cut_notes,
-    dropped_note,
-    find_cuts,
-    per_user_codes,
-    sortable,
-    split_rule,
-    train_only_note,
-)
+from llpauc.data.splits import PartCodes, Positions, SplitRule, Values
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.storage.atomic import replace_folder, temporary_folder, write_error
 from llpauc.storage.manifest import check_replaceable, write_manifest
@@ -116,7 +102,7 @@ def prepare(
     limit = f"{memory_bytes(memory) // 10**6}MB"
     reading = reading or {}
     choose(BAD_ROWS, reading.get("bad_rows", "error"), "bad_rows")
-    rule = split_rule(how, **options)
+    rule = splits.split_rule(how, **options)
     check_at_least("seed", seed, 0)
     if held_out_users is not None:
         check_at_least("held_out_users", held_out_users, 1)
@@ -296,16 +282,10 @@ class DiskSink(Sink):
 
 @dataclass(frozen=True)
 class Chunk:
-    """The pairs of consecutive users, sorted by user and item.
+    """The pairs of consecutive users, sorted by user and item."""
 
-    Args:
-        users: the range of user indices.
-        sizes: pairs of each user.
-        items, times: of each pair.
-    """
-
-    users: slice
-    sizes: Positions
+    users: slice  # the range of user indices
+    sizes: Positions  # pairs of each user
     items: Indices
     times: Floats | None
 
@@ -318,19 +298,12 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Distinct user-item pairs, sorted; the columns may be memory-mapped.
+    """Distinct user-item pairs, sorted; the columns may be memory-mapped."""
 
-    Args:
-        starts: where the pairs of each user begin, and the end.
-        items: item indices.
-        times: of the earliest event of each pair, or None.
-        user_order, item_order: the position of each index in the order of the ids' text.
-    """
-
-    starts: Positions
+    starts: Positions  # where the pairs of each user begin, and the end
     items: Indices
-    times: Floats | None
-    user_order: Positions
+    times: Floats | None  # of the earliest event of each pair
+    user_order: Positions  # the position of each index in the order of the ids' text
     item_order: Positions
 
     def __len__(self) -> int:
@@ -402,7 +375,7 @@ def _sorted_pairs(
         write_columns(work / "set" / f"{name}.arrow", {"id": ids.text})
     if events < rows["read"]:
         notes.append(f"{rows['read'] - events} events rated below {min_rating:g} dropped")
-    notes += dropped_note(events - len(columns), timed)
+    notes += splits.dropped_note(events - len(columns), timed)
     mapped = columns.mapped()
     starts = np.concatenate(([0], np.cumsum(per_user)))
     pairs = Pairs(starts, mapped["item"], mapped.get("timestamp"), user_order, item_order)
@@ -453,12 +426,14 @@ class AppliedRule:
         self.rule, self.notes = rule, [rule.note(seed)]
         self._pairs, self._seed = pairs, seed
         if not rule.per_user:
-            self._cuts = find_cuts(rule, len(pairs), lambda: map(self._values, pairs.chunks()))
-            self.notes += cut_notes(self._cuts) if rule.by_time else []
+            self._cuts = splits.find_cuts(
+                rule, len(pairs), lambda: map(self._values, pairs.chunks())
+            )
+            self.notes += splits.cut_notes(self._cuts) if rule.by_time else []
             return
         self._n_valid, self._n_test = rule.counts(np.diff(pairs.starts))
         held_out = self._n_valid + self._n_test
-        self.notes += train_only_note(held_out, rule)
+        self.notes += splits.train_only_note(held_out, rule)
         able = int(np.count_nonzero(held_out))
         if held_out_users is not None and held_out_users < able:
             priority = _hash_users(seed, pairs.user_order)
@@ -471,13 +446,13 @@ class AppliedRule:
         """The values that one cut over all pairs is made in."""
         if self.rule.by_time:
             assert chunk.times is not None
-            return sortable(chunk.times)
+            return splits.sortable(chunk.times)
         return _hash_priority(self._pairs, self._seed, chunk)
 
     def codes(self, chunk: Chunk) -> PartCodes:
         """The part of each pair of a chunk."""
         if not self.rule.per_user:
-            return cut_codes(self._values(chunk), self._cuts)
+            return splits.cut_codes(self._values(chunk), self._cuts)
         user = np.repeat(np.arange(len(chunk.sizes), dtype=np.uint64), chunk.sizes)
         if self.rule.by_time:
             assert chunk.times is not None
@@ -486,7 +461,7 @@ class AppliedRule:
             priority = self._values(chunk) >> np.uint64(64 - _PRIORITY_BITS)
             order = np.argsort((user << np.uint64(_PRIORITY_BITS)) | priority, kind="stable")
         n_valid, n_test = self._n_valid[chunk.users], self._n_test[chunk.users]
-        return per_user_codes(order, chunk.sizes, n_valid, n_test)
+        return splits.per_user_codes(order, chunk.sizes, n_valid, n_test)
 
 
 def _write_parts(
@@ -521,7 +496,7 @@ def _write_parts(
 
     folder = work / "set"
     sizes = {"train": len(histories)} | {name: len(columns) for name, columns in held.items()}
-    check_parts(sizes, applied.rule, applied.notes[0])
+    splits.check_parts(sizes, applied.rule, applied.notes[0])
     counts = {"histories": len(histories)}
     for (name, files), requested in zip(held.items(), applied.rule.requested, strict=True):
         if requested:
@@ -537,4 +512,4 @@ def _write_parts(
     counts["train"] = len(shuffled)
     write_columns(folder / "train.arrow", shuffled.arrow())
     shuffled.remove()
-    return counts, [*applied.notes, *cold_note(cold, test_users)]
+    return counts, [*applied.notes, *splits.cold_note(cold, test_users)]

@@ -225,29 +225,18 @@ def common_kind(kinds: set[IdKind]) -> IdKind:
 
 @dataclass(frozen=True)
 class Format:
-    """How files of one format are recognised and read.
+    """How files of one format are recognised and read; None is detected."""
 
-    Args:
-        read: checks the rows of a source and adds them to its sink.
-        endings: of file names, or whole file names.
-        signature: first bytes; they count more than the name.
-        sniff: whether a source without a known name and signature looks like this format.
-        delimiter, quotes, header: of a text table; None is detected.
-        preferred_delimiter: taken if several delimiters are possible.
-        typed_names: whether column names end in a type, as in `user_id:token`.
-        out_of_core: whether the format can be prepared out of core.
-    """
-
-    read: Callable[[Source], None]
-    endings: tuple[str, ...] = ()
-    signature: bytes = b""
-    sniff: Callable[[Source], bool] | None = None
-    delimiter: str | None = None
+    read: Callable[[Source], None]  # checks the rows of a source and adds them to its sink
+    endings: tuple[str, ...] = ()  # of file names, or whole file names
+    signature: bytes = b""  # first bytes; they count more than the name
+    sniff: Callable[[Source], bool] | None = None  # used if name and signature are unknown
+    delimiter: str | None = None  # of a text table
+    preferred_delimiter: str | None = None  # if several are possible
     quotes: bool = False
     header: bool | None = None
-    preferred_delimiter: str | None = None
-    typed_names: bool = False
-    out_of_core: bool = True
+    typed_names: bool = False  # whether column names end in a type, as in `user_id:token`
+    out_of_core: bool = True  # whether the format can be prepared out of core
 
 
 @dataclass

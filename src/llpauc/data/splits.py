@@ -50,23 +50,14 @@ def generator(seed: Seed) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """What a split holds out.
+    """What a split holds out."""
 
-    Args:
-        title: what the split is called in notes.
-        by_time: hold out the latest events; otherwise events are drawn at random.
-        per_user: hold out events of every user; otherwise one cut is made over all events.
-        counts: n events -> how many go to valid and to test.
-        requested: whether there is to be a validation part, and a test part.
-        options: the sizes, for notes.
-    """
-
-    title: str
-    by_time: bool
-    per_user: bool
-    counts: Callable[[Positions], tuple[Positions, Positions]]
-    requested: tuple[bool, bool]
-    options: str
+    title: str  # in notes
+    by_time: bool  # the latest events are held out; otherwise events are drawn at random
+    per_user: bool  # events of every user are held out; otherwise one cut is made over all events
+    counts: Callable[[Positions], tuple[Positions, Positions]]  # of n events: for valid, for test
+    requested: tuple[bool, bool]  # whether there is to be a validation part, and a test part
+    options: str  # the sizes, for notes
 
     def note(self, seed: Seed | None) -> str:
         """One line that describes the split."""

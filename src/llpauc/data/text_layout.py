@@ -31,23 +31,14 @@ _DELIMITER_NAMES = {
 
 @dataclass(frozen=True)
 class Layout:
-    """How a text table is written.
-
-    Args:
-        delimiter: between the fields of a row.
-        quotes: whether a field can be quoted.
-        header: whether the first row holds names.
-        first_row: its fields.
-        sample: the fields of the first rows with data.
-        notes: what was detected.
-    """
+    """How a text table is written."""
 
     delimiter: str
-    quotes: bool
-    header: bool
+    quotes: bool  # whether a field can be quoted
+    header: bool  # whether the first row holds names
     first_row: tuple[str, ...]
-    sample: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...]
+    sample: tuple[tuple[str, ...], ...]  # the first rows with data
+    notes: tuple[str, ...]  # what was detected
 
     @property
     def widths(self) -> set[int]:

@@ -109,19 +109,12 @@ def _escape_glob(path: str) -> str:
 
 @dataclass(frozen=True)
 class Scan:
-    """What one pass over a file's bytes finds.
+    """What one pass over a file's bytes finds."""
 
-    Args:
-        lines: lines that are not blank, line ends inside quotes not counted.
-        quotes: whether there are quotes that matter.
-        quoted_line_ends: whether some of them contain line ends.
-        irregularity: why DuckDB must not read this file, or None.
-    """
-
-    lines: int
-    quotes: bool
-    quoted_line_ends: bool
-    irregularity: str | None
+    lines: int  # that are not blank; line ends inside quotes are not counted
+    quotes: bool  # whether there are quotes that matter
+    quoted_line_ends: bool  # whether some of them contain line ends
+    irregularity: str | None  # why DuckDB must not read this file
 
 
 def scan(path: Path, quoted_delimiter: str | None) -> Scan:
