@@ -642,7 +642,7 @@ def test_fit_half_life_needs_all_timestamps_or_none():
             Recommender(**QUICK, half_life=5.0).fit(data)
     mixed = TRAIN.stored_shuffled(TRAIN.matrix)
     for model in ("mf", "recent_popularity"):
-        with pytest.raises(InputError, match="lie in random order"):
+        with pytest.raises(InputError, match="stored in random order"):
             Recommender(model, half_life=5.0).fit(mixed)
     assert not choose_recency([mixed]).has_drift
 
