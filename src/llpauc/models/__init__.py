@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 from llpauc.options import lazy_exports
 
 if TYPE_CHECKING:
-    from llpauc.models.base import FitData, Model, NewEvents, Training
+    from llpauc.models.base import FitData, FitResult, Model, NewEvents, Training
     from llpauc.models.ease import EASE
     from llpauc.models.fism import FISM
     from llpauc.models.itemknn import ItemKNN
     from llpauc.models.lightgcn import LightGCN
     from llpauc.models.mf import MF
-    from llpauc.models.popularity import Popularity
-    from llpauc.models.recent_popularity import RecentPopularity
+    from llpauc.models.popularity import Popularity, RecentPopularity
     from llpauc.models.registry import MODELS, ModelEntry
 
 __all__ = [
     "EASE",
     "FISM",
     "FitData",
+    "FitResult",
     "ItemKNN",
     "LightGCN",
     "MF",
@@ -38,6 +38,7 @@ _MODULES = {
     "EASE": "ease",
     "FISM": "fism",
     "FitData": "base",
+    "FitResult": "base",
     "ItemKNN": "itemknn",
     "LightGCN": "lightgcn",
     "MF": "mf",
@@ -46,7 +47,7 @@ _MODULES = {
     "ModelEntry": "registry",
     "NewEvents": "base",
     "Popularity": "popularity",
-    "RecentPopularity": "recent_popularity",
+    "RecentPopularity": "popularity",
     "Training": "base",
 }
 

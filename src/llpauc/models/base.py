@@ -21,7 +21,7 @@ from llpauc.data.histories import before, join
 from llpauc.data.interactions import Indices, Interactions, Split
 from llpauc.data.splits import hold_out as held_out_split
 from llpauc.errors import InputError
-from llpauc.evaluation.scorer import ByHistory, Constant, FactorScorer, Scorer, Scores, item_counts
+from llpauc.evaluation.scorer import ByHistory, FactorScorer, Scorer, Scores
 from llpauc.models.fold_in import HistoryMap
 
 if TYPE_CHECKING:
@@ -224,29 +224,6 @@ class Model(ABC):
         model = cls(cls.Options(**options))
         data = data if isinstance(data, FitData) else FitData.of(data)
         return model.scorer(model.fit(data).events.matrix)
-
-
-class HistoryModel(Model):
-    """A model that scores each user by their history, and without one by popularity."""
-
-    def fit(self, data: FitData, training: Training | None = None) -> FitResult:
-        self.fit_events(data.all)
-        self.fallback = item_counts(data.all)
-        return FitResult(data.all)
-
-    @abstractmethod
-    def fit_events(self, train: Interactions) -> None:
-        """Learn the weights from events."""
-
-
-class ConstantModel(Model):
-    """A model with the same scores for every user: its `fallback`."""
-
-    def scores_of(self, histories: Any) -> Scores:
-        return Constant(self.fallback).scores_of(histories)
-
-    def scorer(self, histories: Any) -> Scorer:
-        return Constant(self.fallback)
 
 
 def check_shape(name: str, array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:

@@ -8,16 +8,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
-from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
-from llpauc.evaluation.scorer import Scores
-from llpauc.models.base import Arrays, HistoryModel, check_shape
+from llpauc.evaluation.scorer import Scores, item_counts
+from llpauc.models.base import Arrays, FitData, FitResult, Model, Training, check_shape
 from llpauc.models.registry import EASEOptions
 
 _MAX_BYTES = 8 << 30
 
 
-class EASE(HistoryModel):
+class EASE(Model):
     """scores = X B with B = argmin |X - X B|^2 + lambda |B|^2, diag(B) = 0.
 
     In closed form, with P = (X'X + lambda I)^-1:  B_ij = -P_ij / P_jj off the diagonal.
@@ -35,7 +34,8 @@ class EASE(HistoryModel):
     Options = EASEOptions
     weights: Scores
 
-    def fit_events(self, train: Interactions) -> None:
+    def fit(self, data: FitData, training: Training | None = None) -> FitResult:
+        train = data.all
         needed = 2 * 4 * train.n_items**2
         if needed > _MAX_BYTES:
             raise InputError(
@@ -55,7 +55,8 @@ class EASE(HistoryModel):
         weights = inverse + np.tril(inverse, -1).T
         weights /= -diagonal
         weights[np.diag_indices_from(weights)] = 0.0
-        self.weights = np.ascontiguousarray(weights)
+        self.weights, self.fallback = np.ascontiguousarray(weights), item_counts(train)
+        return FitResult(train)
 
     def scores_of(self, histories: Any) -> Scores:
         scores: Scores = histories @ self.weights

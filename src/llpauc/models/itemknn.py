@@ -8,15 +8,22 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from llpauc.data.interactions import Interactions
-from llpauc.evaluation.scorer import Scores
-from llpauc.models.base import Arrays, HistoryModel, csr_arrays, csr_from_arrays
+from llpauc.evaluation.scorer import Scores, item_counts
+from llpauc.models.base import (
+    Arrays,
+    FitData,
+    FitResult,
+    Model,
+    Training,
+    csr_arrays,
+    csr_from_arrays,
+)
 from llpauc.models.registry import ItemKNNOptions
 
 _BLOCK = 512  # items whose similarities are held dense at once
 
 
-class ItemKNN(HistoryModel):
+class ItemKNN(Model):
     """score(u, i) = sum over the user's items j of sim(j, i), each i keeping its best neighbours.
 
     sim(j, i) = |U_j and U_i| / (sqrt(|U_j| |U_i|) + shrinkage)
@@ -30,8 +37,8 @@ class ItemKNN(HistoryModel):
     Options = ItemKNNOptions
     neighbours: Any
 
-    def fit_events(self, train: Interactions) -> None:
-        most = self.options.neighbours
+    def fit(self, data: FitData, training: Training | None = None) -> FitResult:
+        train, most = data.all, self.options.neighbours
         by_item = train.matrix.T.tocsr()
         norms = np.sqrt(np.diff(by_item.indptr)).astype(np.float32)
         shrinkage = np.float32(self.options.shrinkage)
@@ -48,7 +55,8 @@ class ItemKNN(HistoryModel):
                 similar[similar < weakest] = 0.0
             blocks.append(sp.csr_matrix(similar))
         # Row i of the stack holds i's neighbours j; histories need it by j.
-        self.neighbours = sp.vstack(blocks).T.tocsr()
+        self.neighbours, self.fallback = sp.vstack(blocks).T.tocsr(), item_counts(train)
+        return FitResult(train)
 
     def scores_of(self, histories: Any) -> Scores:
         scores: Scores = (histories @ self.neighbours).toarray()

@@ -175,7 +175,7 @@ MODELS: Registry[ModelEntry] = Registry(
         "fism": ModelEntry("llpauc.models.fism:FISM", BiasedEmbeddingOptions, True),
         "popularity": ModelEntry("llpauc.models.popularity:Popularity", PopularityOptions),
         "recent_popularity": ModelEntry(
-            "llpauc.models.recent_popularity:RecentPopularity", RecentPopularityOptions
+            "llpauc.models.popularity:RecentPopularity", RecentPopularityOptions
         ),
         "itemknn": ModelEntry("llpauc.models.itemknn:ItemKNN", ItemKNNOptions),
         "ease": ModelEntry("llpauc.models.ease:EASE", EASEOptions),
