@@ -40,7 +40,9 @@ def uninterrupted(tmp_path_factory):
 
 
 def more(model: str, loss: str) -> tuple[str, ...]:
-    return ("--model", model, "--loss", loss, "--epochs", "6")
+    """A checkpoint after about every batch, so that every fault point is reached."""
+    options = ("--model", model, "--loss", loss, "--epochs", "6")
+    return (*options, "--checkpoint-every", "0.001s")
 
 
 @pytest.mark.parametrize("training", TRAININGS, ids=str)
