@@ -85,10 +85,10 @@ def naive_core(events: list[Event], k: int) -> list[Event]:
         for user, item, *_ in events:
             items_of[user].add(item)
             users_of[item].add(user)
-        kept = [e for e in events if len(items_of[e[0]]) >= k and len(users_of[e[1]]) >= k]
-        if len(kept) == len(events):
-            return kept
-        events = kept
+        core = [e for e in events if len(items_of[e[0]]) >= k and len(users_of[e[1]]) >= k]
+        if len(core) == len(events):
+            return core
+        events = core
 
 
 def naive_clean(events: list[Event]) -> dict[str, set[Event]]:
@@ -157,7 +157,7 @@ def test_load_noise_has_same_test_part_and_noisy_events_in_other_parts(family, t
 
 
 def test_load_noise_fraction_equals_that_of_the_raw_file(family, tmp_path):
-    """Clean and noisy events of the training period are kept at one rate, within chance."""
+    """Clean and noisy events of the training period are sampled at one rate, within chance."""
     clean = parts_of(datasets.load(f"{family}-clean", tmp_path))
     noise = parts_of(datasets.load(f"{family}-noise", tmp_path))
     begins = {}
@@ -166,11 +166,11 @@ def test_load_noise_fraction_equals_that_of_the_raw_file(family, tmp_path):
     core = naive_core(raw_events(), 10)
     liked = {event[:2] for event in core if event[2] >= 3}
     pool = {e[:2] for e in core if e[:2] not in liked and e[3] < begins.get(e[0], math.inf)}
-    kept = sum(event[2] < 3 for event in noise["train"])
+    noisy = sum(event[2] < 3 for event in noise["train"])
     whole = len(pool) + len(clean["train"])
     mean = len(clean["train"]) * len(pool) / whole
     spread = math.sqrt(mean * (1 - len(pool) / whole) * (1 - len(clean["train"]) / (whole - 1)))
-    assert abs(kept - mean) < 5 * spread
+    assert abs(noisy - mean) < 5 * spread
 
 
 def test_load_does_not_depend_on_row_order(family, tmp_path):

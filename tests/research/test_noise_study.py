@@ -201,11 +201,11 @@ def test_run_recommender_test_part_does_not_change_training_or_validation():
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_noise_gap_each_side_chooses_by_its_own_validation_with_the_first_seed(made, variant):
     study, report, requested = made
-    own = [cell for cell in requested if cell.data == f"adressa-{variant}"]
-    valid = {cell: result["valid"] for cell, result in study.results(own).items()}
+    of_variant = [cell for cell in requested if cell.data == f"adressa-{variant}"]
+    valid = {cell: result["valid"] for cell, result in study.results(of_variant).items()}
     llpauc = [
         c
-        for c in own
+        for c in of_variant
         if dict(c.options).get("loss") == "llpauc" and "score" not in c.spec["options"]
     ]
     tried = [c for c in llpauc if c["alpha"] == 0.7 and c["seed"] == 1]

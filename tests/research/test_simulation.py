@@ -131,7 +131,7 @@ def test_negatives_above_every_place_is_equally_likely_beyond_one_word():
     assert len(seen) == 200
     # Draws of one ranking exclude one another, so the counts vary less than independent ones.
     assert chi_square(seen, 3_000.0) > 1e-3
-    pairs = np.bincount(places[:, 0], minlength=200)[:20]  # the best place follows its own law
+    pairs = np.bincount(places[:, 0], minlength=200)[:20]  # the best place follows another law
     want = [math.comb(199 - p, 29) / math.comb(200, 30) * 20_000 for p in range(20)]
     assert chi_square(pairs, np.array(want)) > 1e-3
 
@@ -224,19 +224,21 @@ def test_metric_values_of_best_and_worst_positives_sum_to_opauc():
 
 @pytest.fixture(scope="module")
 def paper():
-    """The paper's own size: it takes a tenth of a second."""
+    """The size of the paper: it takes a tenth of a second."""
     return simulate(Design())
 
 
 def test_find_maxima_of_the_papers_design(paper):
     found = {f.k: f for f in find_maxima(paper)}
     for f in found.values():
-        assert f.best.correlation > 0.93
-        assert f.best.correlation - f.opauc.correlation < 0.002
-        assert f.best.beta == f.opauc.beta
+        assert f.llpauc.correlation > 0.93
+        assert f.llpauc.correlation - f.opauc.correlation < 0.002
+        assert f.llpauc.beta == f.opauc.beta
         # The theory says 1.5 K negatives; a step of the grid is a factor of 1.33.
-        assert 1 / 1.34 < f.best.beta * 50_000 / f.k / 1.5 < 1.34
-    betas, alphas = ([getattr(f.best, name) for f in found.values()] for name in ("beta", "alpha"))
+        assert 1 / 1.34 < f.llpauc.beta * 50_000 / f.k / 1.5 < 1.34
+    betas, alphas = (
+        [getattr(f.llpauc, name) for f in found.values()] for name in ("beta", "alpha")
+    )
     assert all(np.diff(betas) > 0)
     assert all(np.diff(alphas) > 0)
     tenth, one = found[1000].large_betas
@@ -272,7 +274,7 @@ def test_opauc_in_theory_agrees_with_the_simulation(paper):
 
 
 def test_opauc_in_theory_is_exact_for_auc():
-    """Against every set of places there is, not a sample."""
+    """Against every set of places instead of a sample."""
     places = np.array(list(itertools.combinations(range(8), 3)))
     recall, auc = (places < 4).sum(axis=1), -places.sum(axis=1)
     theory = opauc_in_theory(Design(3, 5, 2, (4,), (1.0,), (1.0,)), 4)
@@ -304,10 +306,10 @@ def test_count_inversions_equals_a_loop_over_pairs():
 def test_summarize_constant_metric_has_no_correlation():
     summary = summarize(simulate(Design(3, 4, 50, (2, 7), SMALL, SMALL)))
     whole = summary.recall[1]
-    assert whole.best is None
+    assert whole.llpauc is None
     assert math.isnan(whole.auc)
     assert math.isnan(summary.inversions[1].fractions["AUC"])
-    assert summary.recall[0].best is not None
+    assert summary.recall[0].llpauc is not None
     assert summary.simulation.means["recall"][1] == 1.0
     assert check_claims([whole]) == []
 
@@ -380,9 +382,9 @@ def test_simulate_command_prints_tables_and_writes_files(tmp_path, capsys):
     study = simulate(
         Design(20, 300, 200, (5, 20, 320), parse_grid("0.05:1:6", ""), parse_grid("0.01:1:7", ""))
     )
-    wanted = study.correlations["two-way", "ndcg"]
+    expected = study.correlations["two-way", "ndcg"]
     got = [row for row in rows if (row["area"], row["target"]) == ("two-way", "ndcg@20")]
-    for row, value in zip(got, wanted[1].ravel(), strict=True):
+    for row, value in zip(got, expected[1].ravel(), strict=True):
         assert float(row["correlation"] or "nan") == pytest.approx(value, nan_ok=True, abs=0)
 
 
@@ -393,7 +395,7 @@ def test_simulate_command_json(capsys):
     assert [row["k"] for row in answer["recall"]] == [5, 20, 320]
     assert answer["recall"][2]["llpauc"] is None
     assert answer["recall"][0]["llpauc"]["correlation"] > answer["recall"][0]["auc"]
-    assert abs(answer["mean auc"] - 0.8) < 0.03
+    assert abs(answer["mean_auc"] - 0.8) < 0.03
     assert {"AUC", "OPAUC", "LLPAUC", "NDCG@K"} <= set(answer["inversions"][0]["fractions"])
     assert 0.0 < answer["inversions"][0]["fractions"]["LLPAUC"] < 0.5
 
@@ -441,10 +443,10 @@ def test_simulation_figure_marks_each_maximum(design, tmp_path):
     figure = simulation_figure(summary)
     titles = {axis.get_title(): axis for axis in figure.get_axes()}
     for found in summary.recall:
-        if found.best is None:
+        if found.llpauc is None:
             assert f"K = {found.k}: undefined" in titles
             continue
-        axis = titles[f"K = {found.k}: maximum {found.best.correlation:.3f}"]
+        axis = titles[f"K = {found.k}: maximum {found.llpauc.correlation:.3f}"]
         (star,) = (line for line in axis.get_lines() if line.get_marker() == "*")
-        assert star.get_xydata().tolist() == [[found.best.beta, found.best.alpha]]
+        assert star.get_xydata().tolist() == [[found.llpauc.beta, found.llpauc.alpha]]
     assert save(figure, tmp_path / "study.png").stat().st_size > 10_000

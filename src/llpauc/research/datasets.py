@@ -122,14 +122,14 @@ class Dataset:
 
     def find(self, data_folder: str | Path) -> dict[str, Path]:
         """Name -> path of the files; empty where the data set cannot be read."""
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for name in self.files:
             path = Path(data_folder) / self.folder / name
             options = (path, path.with_name(f"{name}.gz")) if name else (path,)
             existing = [p for p in options if (p.is_file() if name else p.is_dir())]
             if existing:
-                found[name] = existing[0]
-        return found if self.any_file or len(found) == len(self.files) else {}
+                paths[name] = existing[0]
+        return paths if self.any_file or len(paths) == len(self.files) else {}
 
 
 def _paper_dataset(family: str, variant: str) -> Dataset:
@@ -194,11 +194,11 @@ def complete_pairs(
     families: Sequence[str], names: Collection[str], folder: str | Path
 ) -> list[str]:
     """The families with both a clean and a noise set in `names`; at least one is required."""
-    found = [f for f in families if {f"{f}-{variant}" for variant in VARIANTS} <= set(names)]
-    if not found:
+    complete = [f for f in families if {f"{f}-{variant}" for variant in VARIANTS} <= set(names)]
+    if not complete:
         side = "noise" if f"{families[0]}-clean" in names else "clean"
         raise InputError(missing_message(f"{families[0]}-{side}", folder))
-    return found
+    return complete
 
 
 def statistics(split: Split) -> dict[str, Any]:

@@ -341,10 +341,10 @@ def inverted(one: Floats, other: Floats) -> float:
 
 def _available(study: Study, *names: str) -> list[str]:
     """Those of the data sets that are available; at least one is required."""
-    found = [name for name in names if name in study.available]
-    if not found:
+    present = [name for name in names if name in study.available]
+    if not present:
         raise InputError(datasets.missing_message(names[0], study.data))
-    return found
+    return present
 
 
 def _means_over_seeds(curves: Sequence[Sequence[float]]) -> list[MeanSd]:

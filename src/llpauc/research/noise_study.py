@@ -218,12 +218,12 @@ def alpha_remark(methods: Sequence[Comparison], metric: str) -> str:
     """Whether a bound on TPR is worth more under noise than on clean data."""
     by_alpha = {a: next(m for m in methods if m.method == _with_alpha(a)) for a in ALPHAS}
     lost = {alpha: m.fraction_lost(metric) for alpha, m in by_alpha.items()}
-    whole = lost[1.0]
-    if whole.sd is None:
+    unbounded = lost[1.0]
+    if unbounded.sd is None:
         words = ["a single seed does not separate a difference from chance"]
     else:
-        less = [alpha for alpha, fraction in lost.items() if _clearly_below(fraction, whole)]
-        more = [alpha for alpha, fraction in lost.items() if _clearly_below(whole, fraction)]
+        less = [alpha for alpha, fraction in lost.items() if _clearly_below(fraction, unbounded)]
+        more = [alpha for alpha, fraction in lost.items() if _clearly_below(unbounded, fraction)]
         words = [
             f"{verb} than alpha 1 by more than the deviation of the seeds:"
             f" {', '.join(f'{alpha:g}' for alpha in alphas)}"

@@ -217,19 +217,19 @@ def roc_curve(fpr: Floats, tpr: Floats, alpha: float, beta: float, title: str) -
 
 def simulation_figure(summary: Summary) -> Any:
     """A heat map of the correlation per K, and below it cuts along beta for up to three K."""
-    design, found = summary.simulation.design, summary.recall
-    columns = min(3, len(found))
-    rows = -(-len(found) // columns)
+    design, findings = summary.simulation.design, summary.recall
+    columns = min(3, len(findings))
+    rows = -(-len(findings) // columns)
     figure: Any = plt.figure(figsize=(3 * columns + 0.6, 2.7 * rows + 3.4), layout="constrained")
     upper, lower = figure.subfigures(2, 1, height_ratios=(2.7 * rows, 2.9))
     # Heat maps.
     axes = upper.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for axis in axes.ravel()[len(found) :]:
+    for axis in axes.ravel()[len(findings) :]:
         axis.set_visible(False)
     grids = summary.simulation.correlations["llpauc", "recall"]
-    for axis, finding, grid in zip(axes.ravel(), found, grids, strict=False):
-        mesh = _correlation_map(axis, grid, design.alphas, design.betas, finding.best)
-        best = finding.best
+    for axis, finding, grid in zip(axes.ravel(), findings, grids, strict=False):
+        mesh = _correlation_map(axis, grid, design.alphas, design.betas, finding.llpauc)
+        best = finding.llpauc
         text = "undefined" if best is None else f"maximum {best.correlation:.3f}"
         axis.set_title(f"K = {finding.k:,}: {text}", fontsize=10)
     for axis in axes[:, 0]:
@@ -245,14 +245,14 @@ def simulation_figure(summary: Summary) -> Any:
         fontsize=9,
     )
     # Cuts along beta, of the first, the middle and the last K.
-    chosen = dict.fromkeys(np.linspace(0, len(found) - 1, columns).round().astype(int).tolist())
+    chosen = dict.fromkeys(np.linspace(0, len(findings) - 1, columns).round().astype(int).tolist())
     cuts = lower.subplots(1, len(chosen), squeeze=False, sharey=True)[0]
     for axis, at in zip(cuts, chosen, strict=True):
         lines = curves_along_beta(summary, at)
         for (name, curve), (colour, line) in zip(lines.items(), _CUT_STYLES, strict=False):
             axis.plot(design.betas, curve, line, color=colour, label=name)
         axis.set_xscale("log")
-        axis.set_title(f"K = {found[at].k:,}", fontsize=10)
+        axis.set_title(f"K = {findings[at].k:,}", fontsize=10)
         axis.set_xlabel("beta")
         axis.grid(alpha=0.3)
     cuts[0].set_ylabel("correlation with Recall@K")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ class Finding:
 
     Args:
         k: the K.
-        best: LLPAUC's maximum, at the smallest alpha where several are equal.
+        llpauc: LLPAUC's maximum, at the smallest alpha where several are equal.
         opauc: OPAUC's maximum, on the edge alpha = 1.
         auc: correlation of AUC.
         large_betas: the correlations at each of `LARGE_BETAS`, or at the nearest beta of the grid.
@@ -66,7 +66,7 @@ class Finding:
     """
 
     k: int
-    best: Spot | None
+    llpauc: Spot | None
     opauc: Spot | None
     auc: float
     large_betas: tuple[LargeBeta, ...]
@@ -138,17 +138,17 @@ def find_maxima(simulation: Simulation, target: str = "recall") -> list[Finding]
     ]
 
 
-def _inversions_of_maxima(simulation: Simulation, found: Sequence[Finding]) -> list[Inversions]:
+def _inversions_of_maxima(simulation: Simulation, findings: Sequence[Finding]) -> list[Inversions]:
     """Of AUC, NDCG@K, and OPAUC and LLPAUC at their best and at a large beta."""
     design = simulation.design
     last = len(design.alphas) - 1
     metrics = {}
-    for at, finding in enumerate(found):
+    for at, finding in enumerate(findings):
         large = finding.large_betas[0]
         spots = {
             "AUC": (last, len(design.betas) - 1),
             "OPAUC": finding.opauc.index if finding.opauc else None,
-            "LLPAUC": finding.best.index if finding.best else None,
+            "LLPAUC": finding.llpauc.index if finding.llpauc else None,
             f"OPAUC at beta {large.beta:.2g}": (last, design.betas.index(large.beta)),
             f"LLPAUC at beta {large.beta:.2g}": large.llpauc.index if large.llpauc else None,
         }
@@ -161,17 +161,17 @@ def _inversions_of_maxima(simulation: Simulation, found: Sequence[Finding]) -> l
     return count_inversions(design, metrics)
 
 
-def check_claims(found: Sequence[Finding]) -> list[Claim]:
+def check_claims(findings: Sequence[Finding]) -> list[Claim]:
     """The claims about the correlation with Recall@K; K without a correlation are left out."""
-    defined = [f for f in found if f.best is not None and f.opauc is not None]
+    defined = [f for f in findings if f.llpauc is not None and f.opauc is not None]
     return list(_claims(defined)) if defined else []
 
 
-def _claims(found: Sequence[Finding]) -> Iterator[Claim]:
-    best = [f.best for f in found if f.best]
+def _claims(findings: Sequence[Finding]) -> Iterator[Claim]:
+    best = [f.llpauc for f in findings if f.llpauc]
     peaks = [spot.correlation for spot in best]
 
-    def by_k(template: str, *columns: Sequence[float], of: Sequence[Finding] = found) -> str:
+    def by_k(template: str, *columns: Sequence[float], of: Sequence[Finding] = findings) -> str:
         rows = zip(of, *columns, strict=True)
         return ", ".join(f"K={f.k}: {template.format(*values)}" for f, *values in rows)
 
@@ -191,13 +191,13 @@ def _claims(found: Sequence[Finding]) -> Iterator[Claim]:
                 fractions == sorted(fractions) and fractions[0] < fractions[-1],
                 f"{name} {by_k('{:.2g}', fractions)}",
             )
-    gains = [f.best.correlation - f.opauc.correlation for f in found if f.best and f.opauc]
+    gains = [f.llpauc.correlation - f.opauc.correlation for f in findings if f.llpauc and f.opauc]
     yield Claim(
         "at the best beta, the bound on TPR adds almost nothing: OPAUC's maximum is as high",
         max(gains) < _CLOSE,
         f"LLPAUC's maximum is higher by {max(gains):.4f} at most",
     )
-    for large in zip(*(f.large_betas for f in found), strict=True):
+    for large in zip(*(f.large_betas for f in findings), strict=True):
         beta, opauc = large[0].beta, [at.opauc for at in large]
         llpauc = [at.llpauc.correlation if at.llpauc else math.nan for at in large]
         yield Claim(
@@ -206,11 +206,11 @@ def _claims(found: Sequence[Finding]) -> Iterator[Claim]:
             clearly_above(llpauc, opauc),
             by_k("{:.2f} against {:.2f}", llpauc, opauc),
         )
-    kept = [value / peak for value, peak in zip(llpauc, peaks, strict=True)]
+    kept_fractions = [value / peak for value, peak in zip(llpauc, peaks, strict=True)]
     yield Claim(
         f"at beta {beta:.2g}, LLPAUC with the best alpha keeps {_MOST:.0%} of its maximum",
-        min(kept) >= _MOST,
-        by_k("{:.0%}", kept),
+        min(kept_fractions) >= _MOST,
+        by_k("{:.0%}", kept_fractions),
     )
     large_alpha = [at.large_alpha for at in large]
     yield Claim(
@@ -219,10 +219,10 @@ def _claims(found: Sequence[Finding]) -> Iterator[Claim]:
         clearly_above(llpauc, large_alpha),
         by_k("{:.2f} to {:.2f}", llpauc, large_alpha),
     )
-    both = [f for f in found if f.two_way]
+    both = [f for f in findings if f.two_way]
     if both:
         two_way = [f.two_way.correlation for f in both if f.two_way]
-        lower_left = [f.best.correlation for f in both if f.best]
+        lower_left = [f.llpauc.correlation for f in both if f.llpauc]
         yield Claim(
             "the two-way (upper-left) area, alpha < 1, follows Recall@K clearly less than LLPAUC",
             clearly_above(lower_left, two_way),
@@ -255,7 +255,7 @@ def tables(summary: Summary) -> list[Table]:
     ]
 
 
-def _maxima_table(title: str, found: Sequence[Finding]) -> Table:
+def _maxima_table(title: str, findings: Sequence[Finding]) -> Table:
     columns = ["K"]
     for area, place in (("LLPAUC", "(alpha, beta)"), ("OPAUC", "beta")):
         columns += [f"{area}'s best", f"at {place}"]
@@ -263,22 +263,22 @@ def _maxima_table(title: str, found: Sequence[Finding]) -> Table:
     rows = [
         [
             f"{f.k:,}",
-            *_spot(f.best, "({0.alpha:.2g}, {0.beta:.2g})"),
+            *_spot(f.llpauc, "({0.alpha:.2g}, {0.beta:.2g})"),
             *_spot(f.opauc, "{0.beta:.2g}"),
             _number(f.auc),
             *_spot(f.two_way, "({0.alpha:.2g}, {0.beta:.2g})"),
         ]
-        for f in found
+        for f in findings
     ]
     return title, columns, rows
 
 
-def _large_beta_table(found: Sequence[Finding]) -> Table:
-    columns, rows = ["K"], [[f"{f.k:,}"] for f in found]
-    for i, large in enumerate(found[0].large_betas):
+def _large_beta_table(findings: Sequence[Finding]) -> Table:
+    columns, rows = ["K"], [[f"{f.k:,}"] for f in findings]
+    for i, large in enumerate(findings[0].large_betas):
         beta, edge = f"beta {large.beta:.2g}", "AUC" if large.beta == 1.0 else "OPAUC"
         columns += [f"{beta}: {edge}", f"{beta}: LLPAUC", f"at its alpha, {beta}"]
-        for row, f in zip(rows, found, strict=True):
+        for row, f in zip(rows, findings, strict=True):
             at = f.large_betas[i]
             row += [_number(at.opauc), *_spot(at.llpauc, "{0.alpha:.2g}")]
     title = "Correlation with Recall@K where beta is too large, with the best alpha for it"
@@ -345,33 +345,11 @@ def _column_maxima(grid: Floats) -> Floats:
 
 def as_json(summary: Summary) -> dict[str, Any]:
     """For programs: the design, maxima, inversions and claims; the grid is in the CSV file."""
-    simulation, design = summary.simulation, summary.simulation.design
-    names = ("positives", "negatives", "rankings", "scorer_auc", "seed", "alphas", "betas")
-
-    def spot(found: Spot | None) -> dict[str, float] | None:
-        names = ("alpha", "beta", "correlation")
-        return None if found is None else {name: getattr(found, name) for name in names}
-
-    def finding(found: Finding, mean: float) -> dict[str, Any]:
-        return {
-            "k": found.k,
-            "mean": float(mean),
-            "llpauc": spot(found.best),
-            "opauc": spot(found.opauc),
-            "auc": found.auc,
-            "two-way": spot(found.two_way),
-            "beta too large": [
-                {"beta": at.beta, "opauc": at.opauc, "llpauc": spot(at.llpauc)}
-                for at in found.large_betas
-            ],
-        }
-
-    return {
-        **{name: getattr(design, name) for name in names},
-        "mean auc": simulation.auc,
-        "recall": list(map(finding, summary.recall, simulation.means["recall"])),
-        "ndcg": list(map(finding, summary.ndcg, simulation.means["ndcg"])),
-        "inversions": [vars(one) for one in summary.inversions],
-        "claims": [vars(claim) for claim in summary.claims],
-        "seconds": simulation.seconds,
-    }
+    simulation = summary.simulation
+    design = {k: v for k, v in asdict(simulation.design).items() if k != "ks"}
+    result = {**design, "mean_auc": simulation.auc, "seconds": simulation.seconds}
+    for target, findings in (("recall", summary.recall), ("ndcg", summary.ndcg)):
+        means = zip(findings, simulation.means[target].tolist(), strict=True)
+        result[target] = [{"mean": mean, **asdict(finding)} for finding, mean in means]
+    result["inversions"] = [asdict(one) for one in summary.inversions]
+    return {**result, "claims": [asdict(claim) for claim in summary.claims]}

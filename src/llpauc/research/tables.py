@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from llpauc.errors import InputError
 from llpauc.losses import LOSSES
@@ -79,6 +80,11 @@ def compare_losses(name: str, study: Study) -> Report:
         seeds=", ".join(map(str, study.seeds)),
         **PROTOCOL,
     )
+
+
+table1, table2, table_ml100k, table_ltr = (
+    partial(compare_losses, name) for name in ("table1", "table2", "table-ml100k", "table-ltr")
+)
 
 
 def _rows(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from llpauc.options import Registry
@@ -14,20 +13,13 @@ if TYPE_CHECKING:
 
 Target = Callable[["Study"], "Report"]
 
-
-def _loss_table(name: str, study: Study) -> Report:
-    from llpauc.research.tables import compare_losses
-
-    return compare_losses(name, study)
-
-
 TARGETS: Registry[Target] = Registry(
     "target",
     {
-        **{
-            name: partial(_loss_table, name)
-            for name in ("table1", "table2", "table-ml100k", "table-ltr")
-        },
+        "table1": "llpauc.research.tables:table1",
+        "table2": "llpauc.research.tables:table2",
+        "table-ml100k": "llpauc.research.tables:table_ml100k",
+        "table-ltr": "llpauc.research.tables:table_ltr",
         "table-complexity": "llpauc.research.tables:step_time_table",
         "table-datasets": "llpauc.research.tables:dataset_table",
         "figure-ablation": "llpauc.research.figures:ablation",
