@@ -199,7 +199,7 @@ def test_run_training_measures_both_treatments_of_cold_users(data):
     )  # fmt: skip
     paper, ours = result["test"], result["test_mean_vector"]
     assert paper["warm"] == ours["warm"]
-    assert paper["cold_users"] != ours["cold_users"]
+    assert paper["cold"] != ours["cold"]
     assert result["valid"] == max(result["curve"])
     assert result["curve"][result["best_epoch"] - 1] == result["valid"]
 
