@@ -149,9 +149,9 @@ def torchrun(
 def torchrun_command(
     processes: int, module: str, *words: str, launcher: tuple[str, ...] = ()
 ) -> list[str]:
-    own = ["--nproc-per-node", str(processes), "--master-port", "0", "--rdzv-backend", "c10d"]
-    own += ["--rdzv-endpoint", "127.0.0.1:0", *launcher, "-m", module]
-    return [sys.executable, "-m", "torch.distributed.run", *own, *words]
+    options = ["--nproc-per-node", str(processes), "--master-port", "0", "--rdzv-backend", "c10d"]
+    options += ["--rdzv-endpoint", "127.0.0.1:0", *launcher, "-m", module]
+    return [sys.executable, "-m", "torch.distributed.run", *options, *words]
 
 
 def torchrun_environment() -> dict[str, str]:
@@ -204,9 +204,9 @@ def half(out: Path) -> None:
     """Stop some cases in their third epoch, with a checkpoint of the second."""
     processes, split = current_process_group(), events()
     for name in RESUMED:
-        kept = CheckpointSettings(out / name.replace(" ", "-"), 1e-9, "resume")
+        checkpoint = CheckpointSettings(out / name.replace(" ", "-"), 1e-9, "resume")
         try:
-            train(CASES[name], processes, split, 5, kept, stop_after=3)
+            train(CASES[name], processes, split, 5, checkpoint, stop_after=3)
         except StoppedError:
             processes.barrier()
 
@@ -216,8 +216,8 @@ def rest(out: Path) -> None:
     processes, split = current_process_group(), events()
     results = {}
     for name in RESUMED:
-        kept = CheckpointSettings(out / name.replace(" ", "-"), 300.0, "resume")
-        results[name] = train(CASES[name], processes, split, 5, kept)
+        checkpoint = CheckpointSettings(out / name.replace(" ", "-"), 300.0, "resume")
+        results[name] = train(CASES[name], processes, split, 5, checkpoint)
     if processes.is_first:
         save(results, out / "resumed.npz")
 

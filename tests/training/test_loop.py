@@ -122,9 +122,9 @@ def test_cpu_engine_weight_decay_changes_rows_of_the_batch_only():
     engine.step(engine.prepare(0, users, items))
     engine.settle()
     drawn = np.union1d(sampler.draw(0, users, items).items.ravel(), items)
-    outside = np.setdiff1d(np.arange(SPLIT.n_items), drawn)
-    assert len(outside)
-    assert torch.equal(model.item_table[outside], before[outside])
+    absent = np.setdiff1d(np.arange(SPLIT.n_items), drawn)
+    assert len(absent)
+    assert torch.equal(model.item_table[absent], before[absent])
     assert not torch.equal(model.item_table[drawn], before[drawn])
 
 
@@ -200,9 +200,9 @@ def blocks(n_blocks=4, users=20, items=10, fraction=0.7, seed=0):
     pairs = [(f"u{b}-{u}", f"i{b}-{i}")
              for b in range(n_blocks) for u in range(users) for i in range(items)]  # fmt: skip
     data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
-    kept = rng.random(len(data)) < fraction
-    kept[::items] = True  # no user is cold
-    return Split(data.take(kept), None, data.take(~kept))
+    in_train = rng.random(len(data)) < fraction
+    in_train[::items] = True  # no user is cold
+    return Split(data.take(in_train), None, data.take(~in_train))
 
 
 BLOCKS = blocks()

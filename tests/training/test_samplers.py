@@ -154,6 +154,17 @@ def test_samplers_with_more_negatives_than_items():
     assert len(shared.items) == TRAIN.n_items
 
 
+@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("negatives", [3, 200])
+def test_sampler_items_scored_bounds_the_draw(name, negatives):
+    users, positives = batch()
+    sampler = make_sampler(name, TRAIN, negatives, seed=0)
+    scored = sampler.items_scored(len(users), negatives, TRAIN.n_items)
+    assert sampler.draw(0, users, positives).items.shape[-1] <= scored
+    other = make_sampler(name, TRAIN, 5, seed=0).draw(0, users, positives).items.shape[-1]
+    assert sampler.uses_negatives or other == sampler.draw(0, users, positives).items.shape[-1]
+
+
 def test_make_sampler_unknown_name_and_bad_number():
     with pytest.raises(InputError, match="unknown sampler 'uniforn'; choose one of: uniform,"):
         make_sampler("uniforn", TRAIN, 1, seed=0)
