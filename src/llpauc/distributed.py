@@ -74,6 +74,8 @@ class ProcessGroup:
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """Sums over all processes in double precision, with the same bits in every process."""
+        if self.world_size == 1:
+            return list(numbers)
         # Gathered, then added in the order of the processes: an all-reduce may round differently.
         total: list[float] = self._all_gather(np.array(numbers, np.float64)).sum(axis=0).tolist()
         return total
