@@ -45,7 +45,9 @@ def read_frame(source: Source, frame: Any) -> None:
         raise InputError(f"{source.name}: {_one_line(error)}; give each column one type") from error
     roles = detect_table_columns(source, table)
     source.start(roles)
-    add_table(source, table.select(list(roles.positions.values())), roles)
+    table = table.select(list(roles.positions.values()))
+    for start in range(0, max(len(table), 1), BATCH_ROWS):
+        add_table(source, table.slice(start, BATCH_ROWS), roles)
 
 
 def read_parquet(source: Source) -> None:
