@@ -359,7 +359,7 @@ def test_negatives_above_bad_input_raises() -> None:
             np.array([0, 1, 3]),
             np.array([9, 9]),
         )
-    with pytest.raises(InputError, match="indptr says 2"):
+    with pytest.raises(InputError, match="indptr needs 2"):
         PairCounts(np.zeros(3, np.int32), np.zeros(3, np.int32), np.array([0, 2]), np.array([9]))
 
 

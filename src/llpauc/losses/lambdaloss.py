@@ -23,8 +23,8 @@ positive in each list, and no division by the ideal DCG, which is then 1.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -59,33 +59,12 @@ def gain(rank: Tensor) -> Tensor:
     return 1.0 / torch.log2(1.0 + rank)
 
 
-def lambdarank_weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
-    """The change of DCG if the two were swapped."""
-    return (gain(pos_rank) - gain(neg_rank)).abs()
-
-
-def ndcg_loss1_weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
-    """The positive's discount alone: the looser bound on NDCG."""
-    return gain(pos_rank).expand_as(neg_rank)
-
-
-def ndcg_loss2_weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
-    """By the distance of the two ranks: the tighter bound on NDCG."""
-    distance = (pos_rank - neg_rank).abs()
-    return (gain(distance) - gain(distance + 1.0)).abs()
-
-
-def arp_loss2_weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
-    """1 for all pairs: the sum bounds the positive's rank, up to log 2."""
-    return torch.ones_like(neg_rank)
-
-
 def lambda_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, weight: Weight) -> Tensor:
     """The sum over pairs of this module, averaged over rows.
 
     Shapes: pos (B,), neg and mask (B, N); returns a scalar.
 
-    >>> lambda_loss(torch.tensor([1.0]), torch.tensor([[1.0, 1.0]]), weight=arp_loss2_weight)
+    >>> lambda_loss(torch.tensor([1.0]), torch.tensor([[1.0, 1.0]]), weight=ARPLoss2.weight)
     tensor(1.3863)
     """
     weights = weight(*candidate_ranks(pos, neg, mask))
@@ -95,10 +74,13 @@ def lambda_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, weight:
 class LambdaLoss(Loss):
     """Base of the four losses, which differ in `weight`: ranks (B, 1) and (B, N) -> (B, N)."""
 
-    weight: ClassVar[Callable[..., Tensor]]
+    @staticmethod
+    @abstractmethod
+    def weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
+        """The weight of each pair."""
 
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        return lambda_loss(pos, neg, mask, weight=type(self).weight)
+        return lambda_loss(pos, neg, mask, weight=self.weight)
 
 
 class LambdaRankLoss(LambdaLoss):
@@ -109,7 +91,10 @@ class LambdaRankLoss(LambdaLoss):
     """
 
     meaning = "DCG at stake in the wrongly ordered pairs, summed over a row"
-    weight = staticmethod(lambdarank_weight)
+
+    @staticmethod
+    def weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
+        return (gain(pos_rank) - gain(neg_rank)).abs()
 
 
 class NDCGLoss1(LambdaLoss):
@@ -120,7 +105,10 @@ class NDCGLoss1(LambdaLoss):
     """
 
     meaning = "log 2 times a loose bound on the NDCG that is missing, summed over a row"
-    weight = staticmethod(ndcg_loss1_weight)
+
+    @staticmethod
+    def weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
+        return gain(pos_rank).expand_as(neg_rank)
 
 
 class NDCGLoss2(LambdaLoss):
@@ -131,7 +119,11 @@ class NDCGLoss2(LambdaLoss):
     """
 
     meaning = "log 2 times a tight bound on the NDCG that is missing, summed over a row"
-    weight = staticmethod(ndcg_loss2_weight)
+
+    @staticmethod
+    def weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
+        distance = (pos_rank - neg_rank).abs()
+        return (gain(distance) - gain(distance + 1.0)).abs()
 
 
 class ARPLoss2(LambdaLoss):
@@ -142,4 +134,7 @@ class ARPLoss2(LambdaLoss):
     """
 
     meaning = "log 2 times a bound on the number of negatives above the positive"
-    weight = staticmethod(arp_loss2_weight)
+
+    @staticmethod
+    def weight(pos_rank: Tensor, neg_rank: Tensor) -> Tensor:
+        return torch.ones_like(neg_rank)

@@ -12,7 +12,7 @@ minimised over the scores, a, b and s-, maximised over gamma and s+.
 | alpha, beta | `alpha`, `beta` | fractions of the best positives and negatives, in (0, 1] |
 | r, kappa | `sharpness` | r(x) = softplus(kappa x) / kappa, max(0, x) for kappa = inf |
 | w | `gap_penalty` | extra concavity in gamma, which ends at (b - a) / (1 + w) |
-| a, b, gamma, s+, s- | `Variables` | see there |
+| a, b, gamma, s+, s- | `Variables` | see below |
 
 **Departs from the paper.** Lemma 1 and Eq. 12 to 14 lose a factor: the proof divides the sums over
 the selected items by n, not by their number, while it treats a and b as means. Each side must be

@@ -44,9 +44,9 @@ def bce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
 def tce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, dropped: float) -> Tensor:
     """Truncated cross-entropy: BCE without the positives that fit worst, assumed to be noise.
 
-        (kept_i softplus(-s_i) + sum_j softplus(s_j)) / (kept_i + n)
+        (keep_i softplus(-s_i) + sum_j softplus(s_j)) / (keep_i + n)
 
-    kept_i is 0 for the floor(dropped B) positives of the largest loss, and 1 for the others.
+    keep_i is 0 for the floor(dropped B) positives of the largest loss, and 1 for the others.
 
     Args:
         dropped: fraction of the batch's positives, in [0, 1].
@@ -59,10 +59,10 @@ def tce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, dropped: f
     tensor(0.6931)
     """
     n_dropped = math.floor(dropped * len(pos) + 1e-9)  # 0.29 * 100 is 28.999999999999996
-    kept = torch.ones_like(pos)
-    kept[torch.argsort(pos.detach(), stable=True)[:n_dropped]] = 0.0
-    total = kept * softplus(-pos) + row_sum(softplus(neg), mask)
-    return (total / (kept + _counts(neg, mask))).mean()
+    keep = torch.ones_like(pos)
+    keep[torch.argsort(pos.detach(), stable=True)[:n_dropped]] = 0.0
+    total = keep * softplus(-pos) + row_sum(softplus(neg), mask)
+    return (total / (keep + _counts(neg, mask))).mean()
 
 
 def rce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, power: float) -> Tensor:

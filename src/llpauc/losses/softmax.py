@@ -271,8 +271,8 @@ class PSLLoss(Loss):
 class SLAtKLoss(Loss):
     """`sl_at_k_loss`, with the quantile of every user in a buffer.
 
-    The training loop refreshes the quantiles through `begin_epoch`, with K = 20. In a loop of your
-    own, call `set_quantiles` before the first batch and every few epochs. The buffer is part of
+    The training loop refreshes the quantiles through `begin_epoch`, with K = 20. In another loop,
+    call `set_quantiles` before the first batch and every few epochs. The buffer is part of
     `state_dict`, with the size it has.
 
     Args:

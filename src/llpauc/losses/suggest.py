@@ -56,13 +56,13 @@ def suggest_alpha_beta(interactions: Interactions, k: int = 20) -> Suggestion:
     positives = np.diff(interactions.matrix.indptr)
     positives = positives[positives > 0]
     if len(positives) == 0:
-        raise InputError("no events: there are no positives to set alpha from")
+        raise InputError("no events, so no positives to set alpha from")
     mean = float(positives.mean())
     negatives = interactions.n_items - mean
     few = int((positives <= k).sum())
     caveat = (
-        f"{few} of {len(positives)} users have at most K = {k} positives, where Theorem 1 says "
-        "nothing and alpha is 1; its K/n- is also smaller than what trains best. Start from "
+        f"{few} of {len(positives)} users have at most K = {k} positives, where Theorem 1 does "
+        "not apply and alpha is 1; its K/n- is also smaller than what trains best. Start from "
         "beta_measured, and tune alpha from 0.7 to 1 and beta by factors of 3."
     )
     return Suggestion(

@@ -50,7 +50,7 @@ class PairCounts:
             )
         if not len(self.above) == len(self.tied) == self.indptr[-1]:
             raise InputError(
-                f"above has {len(self.above)} entries and tied {len(self.tied)}; indptr says "
+                f"above has {len(self.above)} entries and tied {len(self.tied)}; indptr needs "
                 f"{self.indptr[-1]}"
             )
         next_of_same_user = self.position[1:] > 0
