@@ -32,7 +32,7 @@ from tests.datasets import random_split, taste_split
 
 
 class Ticking:
-    """A clock that moves by `step` whenever somebody looks at it."""
+    """A clock that moves by `step` at every call."""
 
     def __init__(self, step: float) -> None:
         self.now, self.step = 0.0, step
@@ -213,7 +213,7 @@ def test_auto_out_of_time_delivers_the_tested_model_without_seen_items(monkeypat
     result = auto(split, budget, progress=progress)
     assert not result.final.winner.candidate.is_baseline
     assert not result.final.on_all_events
-    assert no_list_holds_what_its_user_has(result, split)
+    assert no_list_contains_seen_items(result, split)
 
 
 def test_auto_winner_that_cannot_be_refitted_is_replaced_by_the_next(monkeypatch):
@@ -233,34 +233,34 @@ def test_auto_winner_that_cannot_be_refitted_is_replaced_by_the_next(monkeypatch
     assert result.final.winner is not first
     assert result.final.winner.value == max(f.trial.value for f in result.final.finalists)
     assert "as if" in result.search.skipped[first.candidate.name]
-    assert no_list_holds_what_its_user_has(result, split)
+    assert no_list_contains_seen_items(result, split)
 
 
-def no_list_holds_what_its_user_has(result: AutoResult, split: Split) -> bool:
+def no_list_contains_seen_items(result: AutoResult, split: Split) -> bool:
     ids, _ = result.recommender.recommend(list(split.user_ids), k=5)
-    has = {(u, i) for part in split.parts.values() for u, i in outside_pairs(part)}
+    has = {(u, i) for part in split.parts.values() for u, i in id_pairs(part)}
     return not any((u, i) in has for u, row in zip(split.user_ids, ids, strict=True) for i in row)
 
 
-def outside_pairs(part: Interactions) -> list[tuple[str, str]]:
+def id_pairs(part: Interactions) -> list[tuple[str, str]]:
     users, items = part.user_ids.ids(part.users), part.item_ids.ids(part.items)
     return list(zip(users, items, strict=True))
 
 
 def test_auto_ctrl_c_finishes_with_the_best_so_far():
-    heard = []
+    interrupted = []
 
     def progress(text: str, fraction: float) -> None:
-        if "epoch 3" in text and not heard:
-            heard.append(text)
+        if "epoch 3" in text and not interrupted:
+            interrupted.append(text)
             os.kill(os.getpid(), signal.SIGINT)
 
     split = taste_split()
     result = auto(split, ticking(1e6), progress=progress)
-    assert heard
+    assert interrupted
     assert result.signal == signal.SIGINT
     assert sum(not entry.candidate.is_baseline for entry in result.search.trials) == 1
-    assert no_list_holds_what_its_user_has(result, split)
+    assert no_list_contains_seen_items(result, split)
 
 
 COMPILED = """
@@ -293,8 +293,8 @@ print(len(before), sorted(name for name, _ in kernels() - before))
 def test_warm_up_compiles_the_kernels_of_every_candidate():
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    there, missing = done.stdout.split(maxsplit=1)
-    assert int(there) > 10
+    compiled, missing = done.stdout.split(maxsplit=1)
+    assert int(compiled) > 10
     assert missing.strip() == "[]"
 
 
@@ -313,8 +313,10 @@ def test_auto_trials_do_not_depend_on_the_test_part(monkeypatch):
         auto(Split(split.train, split.valid, test), ticking(1e6)).search.trials
         for test in (split.test, moved)
     ]
-    told = [[(e.candidate.name, e.valid, e.best_epoch) for e in entries] for entries in found]
-    assert told[0] == told[1]
+    first, second = (
+        [(t.candidate.name, t.valid, t.best_epoch) for t in trials] for trials in found
+    )
+    assert first == second
 
 
 def test_auto_winner_has_the_best_validation_value_and_is_first():
@@ -341,12 +343,12 @@ def test_auto_test_metrics_are_of_models_fitted_on_train_and_valid():
 def test_bootstrap_agrees_with_the_normal_interval():
     rng = np.random.default_rng(1)
     values = {"a": rng.random(4000), "b": rng.random(4000)}
-    own, leads = comparison.bootstrap(values, seed=0)
+    intervals, leads = comparison.bootstrap(values, seed=0)
     for name, drawn in values.items():
         error = 1.96 * drawn.std() / np.sqrt(len(drawn))
-        assert own[name].mean == pytest.approx(drawn.mean())
-        assert own[name].low == pytest.approx(drawn.mean() - error, abs=0.15 * error)
-        assert own[name].high == pytest.approx(drawn.mean() + error, abs=0.15 * error)
+        assert intervals[name].mean == pytest.approx(drawn.mean())
+        assert intervals[name].low == pytest.approx(drawn.mean() - error, abs=0.15 * error)
+        assert intervals[name].high == pytest.approx(drawn.mean() + error, abs=0.15 * error)
     gap = values["a"] - values["b"]
     error = 1.96 * gap.std() / np.sqrt(len(gap))
     assert leads["b"].high - leads["b"].low == pytest.approx(2 * error, rel=0.15)
@@ -378,19 +380,19 @@ def test_list_content_agrees_with_a_naive_loop(seed):
     result = evaluate(Popularity.scorer_of(split.train), split)
     head = comparison.popular_items(split)
     found = comparison.list_content(result, split, head)
-    listed, hits, asked = [], {True: 0, False: 0}, {True: 0, False: 0}
+    listed, hits, targets_of = [], {True: 0, False: 0}, {True: 0, False: 0}
     for user, row in zip(result.users, result.items, strict=True):
         targets = set(split.test.items[split.test.users == user].tolist())
         own = [item for item in row.tolist() if item >= 0]
         listed += own
         for item in targets:
-            asked[bool(head.items[item])] += 1
+            targets_of[bool(head.items[item])] += 1
             hits[bool(head.items[item])] += item in own
     assert head.items.sum() == 9  # a tenth of the items
     assert found.coverage == len(set(listed)) / split.n_items
     assert found.popular == pytest.approx(np.mean([head.items[item] for item in listed]))
-    assert found.popular_hits == pytest.approx(hits[True] / asked[True])
-    assert found.other_hits == pytest.approx(hits[False] / asked[False])
+    assert found.popular_hits == pytest.approx(hits[True] / targets_of[True])
+    assert found.other_hits == pytest.approx(hits[False] / targets_of[False])
 
 
 def test_weaknesses_name_a_better_rival():
@@ -399,13 +401,13 @@ def test_weaknesses_name_a_better_rival():
     rival = result.final.finalists[0].trial.candidate.name
     flat = result.comparison
     worse = {name: comparison.Interval(-0.1, -0.2, -0.05) for name in flat.leads}
-    told = comparison.weaknesses(
+    output = comparison.weaknesses(
         comparison.Comparison(flat.intervals, worse, [], flat.popular, flat.lists, flat.users, 0),
         rival, moving=True,
     )  # fmt: skip
     for name in flat.leads:
-        assert any(f"{name} is clearly better" in line for line in told)
-    assert any("Interests change" in line for line in told)
+        assert any(f"{name} is clearly better" in line for line in output)
+    assert any("Interests change" in line for line in output)
 
 
 # --- documents ------------------------------------------------------------------------------------
@@ -442,13 +444,13 @@ def check_html(text: str) -> set[str]:
 
 def test_as_html_and_as_markdown_escape_markup():
     hostile = "<script>alert(1)</script>|x\n# y"
-    told = [
+    output = [
         document.Heading(hostile), document.Text(hostile), document.Bullets([hostile]),
         document.Table([hostile], [[hostile]]), document.Code("a < b"),
         document.Bars(hostile, {hostile: {hostile: (0.5, 0.4, 0.6)}}),
     ]  # fmt: skip
-    assert "script" not in check_html(document.as_html(hostile, told))
-    markdown = document.as_markdown(hostile, told)
+    assert "script" not in check_html(document.as_html(hostile, output))
+    markdown = document.as_markdown(hostile, output)
     assert "<script" not in markdown
     assert "\n# y" not in markdown
     assert "\\|x" in markdown
@@ -461,9 +463,9 @@ def test_auto_command_writes_run_lists_report_and_config(tmp_path, capsys):
     data = timed_events()
     path, out = write_events(data, tmp_path / "events.csv"), tmp_path / "out"
     assert main(["auto", str(path), "--budget", "12s", "--out", str(out), "-k", "5"]) == 0
-    told = capsys.readouterr()
-    assert "popularity" in told.out
-    assert "report.html" in told.err
+    output = capsys.readouterr()
+    assert "popularity" in output.out
+    assert "report.html" in output.err
     assert {file.name for file in out.iterdir()} == {
         "run", "recommendations.parquet", "report.html", "report.md", "config.toml"
     }  # fmt: skip
@@ -474,7 +476,7 @@ def test_auto_command_writes_run_lists_report_and_config(tmp_path, capsys):
     ids, _ = run.recommend(users, k=5)
     lists = {user: [r["item"] for r in rows if r["user"] == user] for user in users}
     assert [lists[user] for user in users] == ids.tolist()
-    has = set(outside_pairs(data))
+    has = set(id_pairs(data))
     assert not any((row["user"], row["item"]) in has for row in rows)
     seen = check_html((out / "report.html").read_text(encoding="utf-8"))
     assert {"table", "svg", "h2"} <= seen
@@ -497,7 +499,7 @@ def test_auto_command_with_few_events_delivers_popularity(text, tmp_path, capsys
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "said"),
+    ("text", "options", "expected"),
     [
         ("a,x\na,y\n", [], "only one user"),
         ("", [], "empty"),
@@ -505,13 +507,13 @@ def test_auto_command_with_few_events_delivers_popularity(text, tmp_path, capsys
         ("a,x\nb,y\n", ["--how", "temporal"], "needs a timestamp"),
     ],
 )
-def test_auto_command_bad_input_is_one_line(text, options, said, tmp_path, capsys):
+def test_auto_command_bad_input_is_one_line(text, options, expected, tmp_path, capsys):
     path = tmp_path / "bad.csv"
     path.write_text("user,item\n" + text if text else "")
     assert main(["auto", str(path), "--out", str(tmp_path / "out"), *options]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("llpauc: error:")
-    assert said in last
+    assert expected in last
     assert not (tmp_path / "out").exists()
 
 

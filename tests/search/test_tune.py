@@ -210,11 +210,11 @@ def test_tune_command_makes_the_recipe_from_the_whole_file(tmp_path, cli):
     rows = zip(generator.integers(0, 300, len(at)), items, at, strict=True)
     path = tmp_path / "news.csv"
     path.write_text("user,item,timestamp\n" + "".join(f"{u},{i},{t}\n" for u, i, t in rows))
-    code, told, _ = cli(
+    code, printed, _ = cli(
         "tune", path, "--out", tmp_path / "t", "--trials", 2, "--epochs", 1, "--json"
     )
     assert code == 0
-    trial = next(row for row in json.loads(told)["trials"] if row["starting_point"] == "recipe")
+    trial = next(row for row in json.loads(printed)["trials"] if row["starting_point"] == "recipe")
     wanted = RECIPES["auto"](read_interactions(path).interactions, None)
     assert trial["half_life"] == wanted["half_life"]
     assert trial["item_bias"] is True
@@ -237,7 +237,7 @@ def test_read_space_changes_the_space(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("nonsense = 3", "nonsense"),
         ("lr = { low = 1 }", "low and high"),
@@ -250,12 +250,12 @@ def test_read_space_changes_the_space(tmp_path):
         ("lr = ", "is not valid TOML"),
     ],
 )
-def test_tune_command_invalid_space_is_one_line(cli, folder, tmp_path, text, said):
+def test_tune_command_invalid_space_is_one_line(cli, folder, tmp_path, text, expected):
     (tmp_path / "space.toml").write_text(text)
     space = tmp_path / "space.toml"
     code, _, err = cli("tune", folder, "--out", tmp_path / "o", "--trials", 1, "--space", space)
     assert code == 2
-    assert said in err.splitlines()[-1]
+    assert expected in err.splitlines()[-1]
 
 
 def test_tune_paper_grid_tries_every_cell_once(tmp_path):
@@ -827,7 +827,7 @@ def test_best_in_bins_agrees_with_a_naive_loop(given_trials):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--loss", "lucky"], "unknown loss 'lucky'"),
         (["--loss", "llpauc,"], "unknown loss ''"),
@@ -843,11 +843,11 @@ def test_best_in_bins_agrees_with_a_naive_loop(given_trials):
         (["--space", "nowhere.toml"], "cannot be read"),
     ],
 )
-def test_tune_command_bad_input_is_one_line(cli, folder, tmp_path, words, said):
+def test_tune_command_bad_input_is_one_line(cli, folder, tmp_path, words, expected):
     code, out, err = cli("tune", folder, "--out", tmp_path / "out", *words)
     assert code == 2
     assert not out
-    assert said in err.splitlines()[-1]
+    assert expected in err.splitlines()[-1]
     assert sum("error:" in line for line in err.splitlines()) == 1
     assert not (tmp_path / "out" / "study.journal").exists()
 
@@ -897,10 +897,10 @@ def test_check_storage_hides_the_password():
 def test_tune_command_too_few_events_is_one_line(cli, tmp_path):
     path = tmp_path / "few.csv"
     path.write_text("user,item\nann,tea\nbob,milk\n")
-    for words, said in (((), "too few events"), (("--hold-out", 0), "hold_out is 0")):
+    for words, expected in (((), "too few events"), (("--hold-out", 0), "hold_out is 0")):
         code, _, err = cli("tune", path, "--out", tmp_path / "out", "--trials", 1, *words)
         assert code == 2
-        assert said in err.splitlines()[-1]
+        assert expected in err.splitlines()[-1]
 
 
 def test_tune_command_without_optuna_names_the_extra(cli, folder, tmp_path, monkeypatch):

@@ -172,6 +172,11 @@ class Model(ABC):
         """The trainable parameters with their initial values; only of models that are trained."""
         raise InputError(f"{self.name} is not trained in epochs")
 
+    @classmethod
+    def fit_cost(cls, train: Interactions) -> tuple[float, int]:
+        """Estimated seconds and bytes of `fit`; 0 where they are small or not known in advance."""
+        return 0.0, 0
+
     @abstractmethod
     def scores_of(self, histories: Any) -> Scores:
         """(n, n_items) scores of n new users, given their histories as a CSR matrix."""

@@ -37,6 +37,11 @@ class ItemKNN(Model):
     Options = ItemKNNOptions
     neighbours: Any
 
+    @classmethod
+    def fit_cost(cls, train: Interactions) -> tuple[float, int]:
+        pairs = float((np.diff(train.matrix.indptr).astype(np.float64) ** 2).sum())
+        return pairs / 2e7 + float(train.n_items) ** 2 * 2e-8, 0
+
     def fit(self, data: FitData, training: Training | None = None) -> FitResult:
         train, most = data.all, self.options.neighbours
         by_item = train.matrix.T.tocsr()

@@ -95,7 +95,7 @@ class EASEOptions:
             data needs more.
     """
 
-    regularization: Positive = 200.0
+    regularization: Annotated[float, Gt(0), Grid(50.0, 1000.0, 4000.0)] = 200.0
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -111,7 +111,7 @@ class ItemKNNOptions:
             of items with few users.
     """
 
-    neighbours: Count = 100
+    neighbours: Annotated[int, Ge(1), Grid(30, 300)] = 100
     shrinkage: NonNegative = 10.0
 
     def __post_init__(self) -> None:
@@ -151,12 +151,14 @@ class ModelEntry:
         Options: the dataclass of its options.
         trained: whether it is trained in epochs with a loss.
         shardable: whether its tables can be divided among processes.
+        summary: a short description for reports.
     """
 
     place: str | type[Model]
     Options: type[Any]
     trained: bool = False
     shardable: bool = False
+    summary: str = ""
 
     def load(self) -> type[Model]:
         """The model's class."""
@@ -173,12 +175,26 @@ MODELS: Registry[ModelEntry] = Registry(
         "mf": ModelEntry("llpauc.models.mf:MF", BiasedEmbeddingOptions, True, shardable=True),
         "lightgcn": ModelEntry("llpauc.models.lightgcn:LightGCN", LightGCNOptions, True),
         "fism": ModelEntry("llpauc.models.fism:FISM", BiasedEmbeddingOptions, True),
-        "popularity": ModelEntry("llpauc.models.popularity:Popularity", PopularityOptions),
-        "recent_popularity": ModelEntry(
-            "llpauc.models.popularity:RecentPopularity", RecentPopularityOptions
+        "popularity": ModelEntry(
+            "llpauc.models.popularity:Popularity",
+            PopularityOptions,
+            summary="the same list for all users: the items with the most users",
         ),
-        "itemknn": ModelEntry("llpauc.models.itemknn:ItemKNN", ItemKNNOptions),
-        "ease": ModelEntry("llpauc.models.ease:EASE", EASEOptions),
+        "recent_popularity": ModelEntry(
+            "llpauc.models.popularity:RecentPopularity",
+            RecentPopularityOptions,
+            summary="the same list for all users, with a higher weight for recent events",
+        ),
+        "itemknn": ModelEntry(
+            "llpauc.models.itemknn:ItemKNN",
+            ItemKNNOptions,
+            summary="items similar to those of the user",
+        ),
+        "ease": ModelEntry(
+            "llpauc.models.ease:EASE",
+            EASEOptions,
+            summary="a linear item-item model in closed form",
+        ),
     },
     aliases={"itemsum": "fism", "recent": "recent_popularity"},
 )

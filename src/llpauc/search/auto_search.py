@@ -13,8 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
@@ -28,7 +27,8 @@ from llpauc.data.recency import Recency, choose_recency
 from llpauc.data.splits import hold_out
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import Evaluation, evaluate
-from llpauc.options import LogRange
+from llpauc.models.registry import MODELS, untrained_models
+from llpauc.options import LogRange, options_of
 from llpauc.recommend import Recommender
 from llpauc.search.candidates import (
     METRIC,
@@ -226,13 +226,13 @@ def run_baselines(search: Search) -> None:
     evaluate(popularity.scorer(), tiny, on="valid", metrics=[METRIC])  # compiles the kernels
     search.report(_run_baseline(search, baseline("popularity")))
     search.recency = choose_recency(before(search.split, "test"))
-    models = ["recent_popularity", "itemknn", "ease"]
-    if search.split.train.timestamps is None and not search.recency.has_drift:
-        models.remove("recent_popularity")
-        search.skipped["recent_popularity"] = "there are no timestamps, and the order is random"
-    for model in models:
+    for model in untrained_models()[1:]:
         if search.stop:
             return
+        by_age = "half_life" in options_of(MODELS[model].Options)
+        if by_age and search.split.train.timestamps is None and not search.recency.has_drift:
+            search.skipped[model] = "the events have no timestamps, and their order is random"
+            continue
         if reason := _refusal(search, model):
             search.skip(model, reason)
             continue
@@ -271,37 +271,13 @@ def _run_baseline(search: Search, candidate: Candidate) -> Trial:
 
 def _refusal(search: Search, model: str) -> str:
     """Why a baseline is not fitted, or ""."""
-    n_items, left = search.split.n_items, max(search.budget.left, 0.0)
-    seconds = _EXPECTED_SECONDS[model](search.split) if model in _EXPECTED_SECONDS else 0.0
+    seconds, size = MODELS[model].load().fit_cost(search.split.train)
+    left, memory = max(search.budget.left, 0.0), available_memory()
     if seconds > _BASELINE_FRACTION * left:
         return f"it would take about {seconds:.1f} s of the {left:.1f} s left"
-    memory = available_memory()
-    if model == "ease" and memory is not None and 3 * 4 * n_items**2 > memory:
-        return f"{n_items:,} items: its matrix does not fit into memory"
+    if memory is not None and size > memory:
+        return f"it needs {size / 1e9:.1f} GB for {search.split.n_items:,} items"
     return ""
-
-
-def _ease_seconds(split: Split) -> float:
-    """Extrapolated from a small matrix by the cube of the number of items."""
-    size = 400
-    small = np.eye(size, dtype=np.float32) * 2 + np.float32(1e-3)
-    seconds = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        np.linalg.inv(small)
-        seconds.append(time.perf_counter() - begun)
-    return min(seconds) * float(split.n_items / size) ** 3
-
-
-def _knn_seconds(split: Split) -> float:
-    pairs = float((np.diff(split.train.matrix.indptr).astype(np.float64) ** 2).sum())
-    return pairs / 2e7 + float(split.n_items) ** 2 * 2e-8
-
-
-_EXPECTED_SECONDS: dict[str, Callable[[Split], float]] = {
-    "ease": _ease_seconds,
-    "itemknn": _knn_seconds,
-}
 
 
 # --- trained candidates ---------------------------------------------------------------------------

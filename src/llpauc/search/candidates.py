@@ -14,6 +14,7 @@ from llpauc.data.recency import Recency
 from llpauc.data.splits import split_random_per_user, split_temporal
 from llpauc.errors import InputError, choose
 from llpauc.models.registry import MODELS
+from llpauc.options import Grid, options_of
 from llpauc.recommend.recipes import moving, recipe, with_loss
 from llpauc.training.options import SAMPLERS, TrainingOptions
 
@@ -145,28 +146,18 @@ class Candidate:
         return not MODELS[self.model].trained
 
 
-_BASELINES = {
-    "popularity": "the same list for all users: the items with the most users",
-    "recent_popularity": "the same, with a higher weight for recent events",
-    "itemknn": "items similar to those of the user",
-    "ease": "a linear item-item model in closed form",
-}
-_FURTHER: dict[str, list[dict[str, Any]]] = {
-    "itemknn": [{"neighbours": 30}, {"neighbours": 300}],
-    "ease": [{"regularization": weight} for weight in (50.0, 1000.0, 4000.0)],
-}
-
-
 def baseline(model: str) -> Candidate:
-    return Candidate(model, {"model": model}, _BASELINES[model])
+    return Candidate(model, {"model": model}, MODELS[model].summary)
 
 
 def further_baselines(model: str) -> list[Candidate]:
-    """The same baseline with other options, to be tried where it is cheap."""
+    """The same baseline with the other values of its options, to be tried where it is cheap."""
     return [
-        Candidate(f"{model}, {name} {value:g}", {"model": model, name: value}, _BASELINES[model])
-        for options in _FURTHER.get(model, [])
-        for name, value in options.items()
+        Candidate(f"{model}, {name} {value:g}", {"model": model, name: value}, entry.summary)
+        for entry in [MODELS[model]]
+        for name, option in options_of(entry.Options).items()
+        if isinstance(option.search, Grid)
+        for value in option.search.values
     ]
 
 
