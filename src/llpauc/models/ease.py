@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
+from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
 from llpauc.evaluation.scorer import Scores, item_counts
 from llpauc.models.base import Arrays, FitData, FitResult, Model, Training, check_shape

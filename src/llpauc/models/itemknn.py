@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from llpauc.data.interactions import Interactions
 from llpauc.evaluation.scorer import Scores, item_counts
 from llpauc.models.base import (
     Arrays,
