@@ -401,7 +401,7 @@ BAD_OPTIONS = [
     (["recommend", "RUN", "-k", "0"], ["--k must be at least 1, got 0"]),
     (["recommend", "RUN", "--items", "ghost"], ["--items names no item of the run", "'ghost'"]),
     (["evaluate", "RUN"], ["is a run, not data"]),
-    (["data", "verify", "EVENTS"], ["is no prepared data: it is a file"]),
+    (["data", "verify", "EVENTS"], ["is not prepared data: it is a file"]),
     (["trian"], ["unknown command 'trian'", "did you mean train?"]),
     (["recommend", "RUN", "--items", ","], ["--items ','", "give an id"]),
     (["recommend", "RUN", "--users", ""], ["--users ''", "give an id"]),
@@ -554,8 +554,8 @@ def test_inspect_tells_figures_to_people_and_programs(run, events):
     assert figures["whole"]["interactions"] == 480
     assert figures["odd"] == []
     people = run("data", "inspect", events)
-    assert "│ interactions                         │              480 │" in people.out
-    assert "│ events per user, median              │               12 │" in people.out
+    assert "│ interactions                            │              480 │" in people.out
+    assert "│ events per user, median                 │               12 │" in people.out
     assert "Nothing odd found." in people.out
     assert "rating = column 'rating' (detected)" in people.err
 
