@@ -72,8 +72,8 @@ def leaderboard(
 
     Args:
         only: data sets, separated by commas; by default all that are available
-        methods: popularity, recent, itemknn, ease, bpr, sl, llpauc-published, llpauc-auto, or some
-            of them, separated by commas; by default all
+        methods: popularity, recent_popularity, itemknn, ease, bpr, sl, llpauc-published,
+            llpauc-auto, or some of them, separated by commas; by default all
         lists: a folder for our lists of the first seed, to evaluate them with another program
     """
     from functools import partial

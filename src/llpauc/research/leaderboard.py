@@ -61,7 +61,7 @@ def methods_of(split: Split) -> dict[str, list[Setting]]:
     auto = _without(recipe("auto", split.train, split.valid), "refit")
     return {
         "popularity": [{"model": "popularity"}],
-        "recent": [{"model": "recent_popularity"}],
+        "recent_popularity": [{"model": "recent_popularity"}],
         "itemknn": [{"model": "itemknn", "neighbours": n} for n in (50, 100, 300)],
         "ease": [{"model": "ease", **setting} for setting in GRIDS["ease"]],
         "bpr": [{**paper, "loss": "bpr", "lr": lr, "batch_size": 1024} for lr in (1e-3, 1e-2)],
