@@ -114,6 +114,7 @@ class Option:
         search: what `tune` tries; None where it leaves the option alone.
         hint: the annotation as it was written, without `None`.
         aliases: former value -> value; `check` replaces the former one.
+        shown_default: the default in help texts, where it is not `default`.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Option:
     search: Grid | LogRange | None
     hint: Any
     aliases: Mapping[str, str]
+    shown_default: Any = None
 
     @property
     def interval(self) -> str:
@@ -225,8 +227,12 @@ def _holds(bound: Any, value: Any) -> bool:
 def options_of(definition: Any) -> Mapping[str, Option]:
     """The options that a dataclass or a function defines, by name, in order.
 
-    A parameter whose type is itself a dataclass stands for all its fields.
+    A parameter whose type is itself a dataclass stands for all its fields. A class that is made at
+    run time holds its options in `__options__`.
     """
+    if hasattr(definition, "__options__"):
+        options: Mapping[str, Option] = definition.__options__
+        return options
     # The docstring of a subclass describes only the fields that it adds.
     classes = reversed(definition.__mro__) if isinstance(definition, type) else [definition]
     help_texts = {

@@ -166,13 +166,14 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def _help_text(option: Option) -> str:
-    text = option.help.strip()
-    if option.choices and isinstance(option.type, type):
+    text = option.help.strip().rstrip(".")
+    if not all(str(choice) in text for choice in option.choices) and isinstance(option.type, type):
         names = listing(option.choices, len(option.choices))
         text += f"; {'any' if option.many else 'one'} of: {names}"
+    default = option.default if option.shown_default is None else option.shown_default
     # 0 is a default worth showing, and equal to False.
-    hidden = isinstance(option.default, bool) or option.default in (None, REQUIRED, "", [])
-    return text if hidden else f"{text} [default: {option.default}]"
+    hidden = isinstance(default, bool) or default in (None, REQUIRED, "", [])
+    return text if hidden or "by default" in text else f"{text} [default: {default}]"
 
 
 def find(group: Group, words: Sequence[str], prog: str) -> tuple[Command, Parser, list[str]]:

@@ -40,25 +40,26 @@ def train(
 ) -> None:
     """Train a model on a file of interactions and save it as a run folder.
 
-    A folder with train, valid and test files is taken as it is: valid chooses the epoch, test is
-    read once, at the end. Of a single file a part of each user's events is held out to choose the
-    epoch. Ctrl-C stops after the batch under way and saves the best weights so far; the same
-    command with --resume goes on from there. Several processes, on one machine or many, train one
-    model under torchrun: see docs/how-to/distributed.md.
+    Data is a folder with train, valid and test files, or a single file. The valid part chooses the
+    epoch; for a single file, a fraction of each user's events is held out for this. The test part is
+    read once, at the end. Ctrl-C stops after the current batch and saves the best weights so far; the
+    same command with --resume continues. To train with several processes, see
+    docs/how-to/distributed.md.
 
     Args:
         path: a file of interactions, or a folder with train/valid/test files
         out: the run folder
-        seed: of the starting vectors, the order and the negatives
-        hold_out: share of each user's events that choose the epoch where there is no valid file
-        refit: when the epoch is chosen, train anew on all events before the test, as many epochs
-        recipe: start from settings that suit the data (auto), data whose tastes are settled or
-            moving (settled, moving), or the paper's (paper); options that are given go over it
-        metrics: what to measure on the test part, where there is one
-        tensorboard: track the run for TensorBoard in this folder
-        mlflow: track the run in this MLflow database or server, such as sqlite:///mlflow.db
-        dry_run: read the data, say what would be done, and stop
-        json: print the outcome as JSON
+        seed: of the initial vectors, the order of events and the negatives
+        hold_out: fraction of each user's events that choose the epoch if there is no valid part
+        refit: after the epoch is chosen, train again on all events before the test, for as many
+            epochs
+        recipe: settings for the data (auto), for data without or with a strong trend (settled,
+            moving), or of the paper (paper); options that are given override it
+        metrics: metrics on the test part, separated by commas
+        tensorboard: log the run for TensorBoard to this folder
+        mlflow: log the run to this MLflow database or server, such as sqlite:///mlflow.db
+        dry_run: read the data, print what would be done, and stop
+        json: print the result as JSON
     """
     from llpauc.distributed import join_process_group
     from llpauc.storage.manifest import MANIFEST
@@ -129,7 +130,7 @@ def _plan(
     wanted = [parse_metric(name).name for name in split_names(metrics)]
     check_folder(out)
     check_replaceable(out)
-    checkpoint = checkpoints.beside(out)
+    checkpoint = checkpoints.settings(out)
     places = {name: place for name, place in boards.items() if place is not None}
     check_trackers(places, run_folder=out)
     if "tensorboard" in places:

@@ -11,11 +11,12 @@ from your own package:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from llpauc.errors import InputError
 from llpauc.options import Count, Grid, LogRange, NonNegative, Positive, Registry, check_options
@@ -134,12 +135,11 @@ class RecentPopularityOptions:
             event has a timestamp, else rows.
     """
 
-    half_life: Positive | None = None
+    half_life: Annotated[float, Gt(0), Le(math.inf)] | None = None
     by: AgeUnit | None = None
 
     def __post_init__(self) -> None:
-        if self.half_life is not None and not self.half_life > 0:
-            raise InputError(f"half_life must be above 0, got {self.half_life!r}")
+        check_options(self)
 
 
 @dataclass(frozen=True)
