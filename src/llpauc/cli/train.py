@@ -40,10 +40,10 @@ def train(
 ) -> None:
     """Train a model on a file of interactions and save it as a run folder.
 
-    Data is a folder with train, valid and test files, or a single file. The valid part chooses the
-    epoch; for a single file, a fraction of each user's events is held out for this. The test part is
-    read once, at the end. Ctrl-C stops after the current batch and saves the best weights so far; the
-    same command with --resume continues. To train with several processes, see
+    The data is a folder with train, valid and test files, or a single file. The valid part chooses
+    the epoch; for a single file, a fraction of each user's events is held out for this. The test
+    part is read once, at the end. Ctrl-C stops after the current batch and saves the best weights
+    so far; the same command with --resume continues. To train with several processes, see
     docs/how-to/distributed.md.
 
     Args:

@@ -34,7 +34,7 @@ class _LossOptions:
     """
 
     model: Annotated[str, Choices("llpauc.models.registry:MODELS")] | None = None
-    loss: Annotated[str, Choices("llpauc.losses:LOSSES")] | None = None
+    loss: Annotated[str, Choices("llpauc.losses.registry:LOSSES")] | None = None
     alpha: Fraction | None = None
     beta: Fraction | None = None
     loss_options: str | None = None
@@ -42,7 +42,8 @@ class _LossOptions:
     def given(self) -> dict[str, Any]:
         """The options that were set, as parameters of a `Recommender`."""
         values = {k: v for k, v in asdict(self).items() if v is not None and v is not False}
-        return {**values, **_parse_pairs(values.pop("loss_options", ""))}
+        pairs = _parse_pairs(values.pop("loss_options", ""))
+        return {**values, **pairs}
 
 
 def _flags() -> dict[str, Option]:
