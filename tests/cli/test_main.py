@@ -353,7 +353,7 @@ BAD_OPTIONS = [
     (["train", "EVENTS", "--metrics", "f1@5"], ["unknown metric 'f1@5'"]),
     (["train", "EVENTS", "--loss-options", "x"], ["--loss-options must be NAME=VALUE, got 'x'"]),
     (["train", "EVENTS", "--loss-options", "zeta=1"], ["no parameter zeta", "sharpness"]),
-    (["train", "EVENTS", "--loss", "bpr", "--alpha", "0.5"], ["no parameter alpha", "bpr has: none"]),
+    (["train", "EVENTS", "--loss", "bpr", "--alpha", "0.5"], ["parameter alpha", "bpr has: none"]),
     (["train", "EVENTS", "--model", "ease", "--epochs", "2"], ["ease has no parameter epochs"]),
     (["train", "EVENTS", "--user", "who"], ["no column 'who'", "user, item, rating"]),
     (["train", "EVENTS", "--item", "17"], ["no column 17", "0 to 3"]),
