@@ -32,7 +32,7 @@ def real(name: str) -> Path:
 
 @contextmanager
 def mounted(folder: Path, size: str = "1m") -> Iterator[Path]:
-    """A small disk of its own, where we may mount one."""
+    """A small separate disk, where mounting is allowed."""
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if os.geteuid() or not shutil.which("mount") or subprocess.run(words).returncode:
@@ -59,8 +59,8 @@ def taste_split(seed: int = 1, n_users: int = 60, n_items: int = 40, cold: bool 
     rng = np.random.default_rng(seed)
     parts: dict[str, list[tuple[str, str]]] = {"train": [], "valid": [], "test": []}
     for user in range(n_users):
-        own = rng.permutation(np.arange(n_items // 2) + (user % 2) * (n_items // 2))[:14]
-        for place, item in enumerate(own):
+        items_of_user = rng.permutation(np.arange(n_items // 2) + (user % 2) * (n_items // 2))[:14]
+        for place, item in enumerate(items_of_user):
             part = "test" if place < 3 else "valid" if place < 5 else "train"
             if part == "train" and cold and user % 10 == 9:
                 continue

@@ -1,6 +1,7 @@
-"""Write the artefacts that are kept of a format: python tests/artifacts/make.py format-3
+"""Write run folders of the current format: python tests/artifacts/make.py format-3
 
-Once for each format, when it is new; never again, for what is kept is what was written then.
+Run it once for each new format. The saved folders are never written again: they test that runs of
+earlier versions still load.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def make(prefix: str) -> None:
     drawn = zip(rng.integers(0, 9, 55).tolist(), rng.integers(0, 12, 55).tolist(), strict=True)
     pairs = sorted(set(drawn))
     data = Interactions.of([f"user {u} ø" for u, _ in pairs], [100 + i for _, i in pairs])
-    users = [*(f"user {u} ø" for u in range(9)), "somebody new"]
+    users = [*(f"user {u} ø" for u in range(9)), "new user"]
     for model, params in RUNS.items():
         recommender = Recommender(model=model, **params).fit(data)
         folder = HERE / f"{prefix}-{model}"
@@ -40,10 +41,10 @@ def make(prefix: str) -> None:
         test = {model: {"all": {"users": 9, "ndcg@20": 0.25}}}
         recommender.save(folder / "run", data="events.csv", test=test)
         items, scores = recommender.recommend(users, k=K)
-        own, own_scores = recommender.fold_in(HAS, k=K)
+        new_items, new_scores = recommender.fold_in(HAS, k=K)
         expected = {
             "users": users, "items": items.tolist(), "scores": scores.tolist(),
-            "fold_in": {"has": HAS, "items": own.tolist(), "scores": own_scores.tolist()},
+            "fold_in": {"has": HAS, "items": new_items.tolist(), "scores": new_scores.tolist()},
         }  # fmt: skip
         text = json.dumps(expected, ensure_ascii=False).replace("], ", "],\n")
         (folder / "expected.json").write_text(text + "\n", encoding="utf-8")

@@ -44,7 +44,7 @@ def test_spectral_rows_have_the_requested_width_and_mean_norm_one():
 
 
 @pytest.mark.parametrize("name", trained_models())
-def test_init_spectral_ranks_better_than_random_before_training(name):
+def test_init_spectral_is_better_than_random_before_training(name):
     split = taste_split(2)
     values = {}
     for init in ("random", "spectral"):

@@ -116,11 +116,11 @@ def test_network_scorer_equals_training_scores(name, fitted):
 def test_recommend_unknown_user_equals_user_without_history(name, fitted):
     assert COLD.any()
     cold = USERS[int(np.flatnonzero(COLD)[0])]
-    ids, scores = fitted[name].recommend([cold, "nobody", USERS[0], 123], 6)
+    ids, scores = fitted[name].recommend([cold, "unknown", USERS[0], 123], 6)
     assert ids[1].tolist() == ids[3].tolist()
     np.testing.assert_array_equal(scores[1], scores[3])
     assert ids[2].tolist() == fitted[name].recommend([USERS[0]], 6)[0][0].tolist()
-    new_ids, new_scores = fitted[name].fold_in([], 6)  # somebody of whom nothing is known
+    new_ids, new_scores = fitted[name].fold_in([], 6)  # a user of whom nothing is known
     assert new_ids.tolist() == ids[1].tolist()
     np.testing.assert_array_equal(new_scores, scores[1])
     if "random" not in name:
@@ -162,7 +162,7 @@ def test_recommend_user_with_all_items_gets_none():
         assert lists.table()["user"].to_pylist() == ["some"] * 3
 
 
-# --- somebody new --------------------------------------------------------------------------------
+# --- new users -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("fism", "item"))])
@@ -200,7 +200,7 @@ def test_learn_history_map_equals_ridge_regression():
     rng = np.random.default_rng(0)
     a = rng.random((50, 20)) < 0.25
     a[3] = False
-    a[:, 7] = False  # an item nobody has
+    a[:, 7] = False  # an item without users
     users = rng.standard_normal((50, 6)).astype(np.float32) + 2
     users[:, -1] = 1.0  # what a model with item biases has: no variance, no residual
     items = rng.standard_normal((20, 6)).astype(np.float32)
@@ -232,7 +232,7 @@ def test_history_map_cosine_and_bias_by_hand():
 
 
 def test_fold_in_and_similar_items_find_the_block():
-    """Two blocks of items: somebody with items of one is recommended the rest of that block."""
+    """Two blocks of items: a new user with items of one is recommended the rest of that block."""
     pairs = [(f"u{b}-{u}", f"i{b}-{i}") for b in range(2) for u in range(12) for i in range(8)
              if (u + i) % 4]  # fmt: skip
     data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
@@ -249,7 +249,7 @@ def test_fold_in_and_similar_items_find_the_block():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_similar_items_ranks_by_cosine_or_fold_in(name, fitted):
+def test_similar_items_by_cosine_or_fold_in(name, fitted):
     recommender = fitted[name]
     ids, scores = recommender.similar_items(ITEMS[3], len(ITEMS) + 2)
     assert ids.shape == scores.shape == (len(ITEMS) + 2,)
@@ -393,7 +393,7 @@ def test_fit_hold_out_chooses_the_epoch_and_is_not_recommended():
     assert all(epoch.valid for epoch in recommender.history.epochs)
     held = len(TRAIN) - TRAIN.duplicates - recommender.history.epochs[0].examples
     assert 0.3 * TRAIN.matrix.nnz < held < 0.5 * TRAIN.matrix.nnz
-    # What was held out was there all the same: nobody wants to be recommended what they have.
+    # Held-out items are part of the histories, and are not recommended.
     ids, _ = recommender.recommend(USERS, len(ITEMS))
     for row, have in zip(ids, HAVE, strict=True):
         assert {i for i in row if i is not None} == {i for i, has in zip(ITEMS, have, strict=True)
@@ -440,7 +440,7 @@ def test_fit_same_seed_same_lists_other_seed_other_lists():
 
 @pytest.mark.parametrize("shape", [(3, 40), (40, 3)])
 def test_network_tables_have_different_initial_values(shape):
-    """One stream of numbers for both: fism once began it anew and shared rows between them."""
+    """Both are drawn from one random stream; once, fism restarted it and the tables shared rows."""
     rng = np.random.default_rng(0)
     users, items = np.divmod(np.arange(shape[0] * shape[1]), shape[1])
     keep = rng.random(len(users)) < 0.9
@@ -478,7 +478,7 @@ def test_recommender_can_be_cloned_by_scikit_learn():
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"model": "mff"}, "unknown model 'mff'; choose one of: mf, lightgcn, fism, popularity"),
         ({"loss": "llpac"}, "unknown loss 'llpac'; choose one of: llpauc, opauc"),
@@ -502,12 +502,12 @@ def test_recommender_can_be_cloned_by_scikit_learn():
         ({"sampler": "best"}, "unknown sampler 'best'"),
     ],
 )  # fmt: skip
-def test_set_params_refuses_bad_parameters_and_changes_nothing(params, said):
-    with pytest.raises(InputError, match=said):
+def test_set_params_refuses_bad_parameters_and_changes_nothing(params, message):
+    with pytest.raises(InputError, match=message):
         Recommender(**params)
     recommender = Recommender(hold_out=0.05)
     before = recommender.get_params()
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         recommender.set_params(**params)
     assert recommender.get_params() == before
 
@@ -670,10 +670,10 @@ def test_fit_again_replaces_the_history(tmp_path):
 
 @pytest.mark.parametrize("name", CASES)
 def test_load_saved_recommender_gives_the_same_bits(name, fitted, tmp_path):
-    here = fitted[name]
-    there = Recommender.load(here.save(tmp_path / "run"))
-    assert there.get_params() == here.get_params()
-    asked = [*USERS, "nobody"]
+    made = fitted[name]
+    loaded = Recommender.load(made.save(tmp_path / "run"))
+    assert loaded.get_params() == made.get_params()
+    asked = [*USERS, "unknown"]
     for ask in (
         lambda r: r.recommend(asked, len(ITEMS) + 1),
         lambda r: r.recommend(asked, 4, exclude_seen=False),
@@ -681,7 +681,7 @@ def test_load_saved_recommender_gives_the_same_bits(name, fitted, tmp_path):
         lambda r: r.fold_in([], 9),
         lambda r: r.similar_items(ITEMS[5], 9),
     ):
-        (ids, scores), (other_ids, other_scores) = ask(here), ask(there)
+        (ids, scores), (other_ids, other_scores) = ask(made), ask(loaded)
         assert ids.tolist() == other_ids.tolist()
         assert scores.tobytes() == other_scores.tobytes()
 
@@ -691,15 +691,15 @@ def test_save_writes_the_parameters_of_fit(tmp_path):
     similar = recommender.similar_items(ITEMS[0], 5)[0].tolist()
     recommender.set_params(epochs=99, item_bias=False)
     assert recommender.similar_items(ITEMS[0], 5)[0].tolist() == similar
-    there = Recommender.load(recommender.save(tmp_path / "run"))
-    assert there.get_params()["epochs"] == 3
-    assert there.similar_items(ITEMS[0], 5)[0].tolist() == similar
+    loaded = Recommender.load(recommender.save(tmp_path / "run"))
+    assert loaded.get_params()["epochs"] == 3
+    assert loaded.similar_items(ITEMS[0], 5)[0].tolist() == similar
 
 
 def test_save_accepts_numpy_parameters(tmp_path):
     grid = {"epochs": np.int64(1), "alpha": np.float64(0.5), "lr": np.float32(0.25)}
-    there = Recommender.load(Recommender(**grid).fit(TRAIN).save(tmp_path / "run"))
-    params = there.get_params()
+    loaded = Recommender.load(Recommender(**grid).fit(TRAIN).save(tmp_path / "run"))
+    params = loaded.get_params()
     assert (params["epochs"], params["alpha"], params["lr"]) == (1, 0.5, 0.25)
 
 
@@ -795,17 +795,17 @@ def test_write_lists_unknown_suffix_is_refused(name, tmp_path):
 
 
 def test_scorer_for_other_id_maps(tmp_path):
-    """Data read again in another order, with people and items the run has never seen."""
+    """Data read again in another order, with users and items that the run does not know."""
     recommender = fit("mf")
     fitted = recommender.fitted
-    users = IdMap.of([*list(fitted.user_ids)[::-1], "nobody"])
+    users = IdMap.of([*list(fitted.user_ids)[::-1], "unknown"])
     items = IdMap.of(["nothing", *list(fitted.item_ids)[::-1]])
     seen = fitted.scorer_for(users, items)
     got = score_table(seen, len(users))
-    own = score_table(fitted.scorer, len(fitted.user_ids))
-    np.testing.assert_array_equal(got[:-1, 1:], own[::-1, ::-1])
+    expected = score_table(fitted.scorer, len(fitted.user_ids))
+    np.testing.assert_array_equal(got[:-1, 1:], expected[::-1, ::-1])
     np.testing.assert_array_equal(got[-1, 1:], fitted.fallback[::-1])
-    assert (got[:, 0] < own.min()).all()
+    assert (got[:, 0] < expected.min()).all()
     assert fitted.scorer_for(fitted.user_ids, fitted.item_ids) is fitted.scorer
 
 
@@ -843,7 +843,7 @@ def test_recipes_are_recommender_parameters_by_shape_of_the_data():
 
 
 def test_recipe_moving_starts_at_recent_popularity():
-    """A thousand users a day, each day's items its own: of what was read last week nothing is."""
+    """Every day has other items: nothing of last week is read today."""
     rng = np.random.default_rng(0)
     days = np.repeat(np.arange(20), 300)
     items = days * 5 + rng.integers(0, 15, len(days))

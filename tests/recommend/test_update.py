@@ -52,7 +52,7 @@ def blocks(n_users: int = 60, n_items: int = 40, each: int = 12, seed: int = 1) 
 
 
 def old_and_new() -> tuple[Interactions, Interactions]:
-    """Half of the users' last events are new; u50.. and the items 18, 19, 38, 39 wholly so."""
+    """Half of the users' last events are new; u50.. and items 18, 19, 38, 39 are all new."""
     data = blocks()
     user, item = data.users, data.item_ids.ids(data.items)
     late = (user >= 50) | np.isin(item, ["i18", "i19", "i38", "i39"])
@@ -124,7 +124,7 @@ def test_new_events_ignores_known_and_repeated_pairs(fits):
     known = OLD.take(np.arange(5))
     both = Split.of(more, known).train.followed_by(Split.of(more, known).valid)
     wide = Interactions(
-        both.users, both.items, both.user_ids.union([IdMap.of(["nobody"])]), both.item_ids
+        both.users, both.items, both.user_ids.union([IdMap.of(["unknown"])]), both.item_ids
     )
     came = new_events(fits["mf"].fitted, wide)
     pairs = zip(
@@ -132,7 +132,7 @@ def test_new_events_ignores_known_and_repeated_pairs(fits):
         strict=True,
     )  # fmt: skip
     assert sorted(pairs) == [("u0", "i18"), ("x", "i0"), ("x", "new")]
-    assert "nobody" not in set(came.new.user_ids)
+    assert "unknown" not in set(came.new.user_ids)
     assert len(came.old) == len(OLD)
 
 
@@ -172,7 +172,7 @@ def test_update_new_user_starts_folded_in(fitted):
 
 @each_trained
 def test_update_new_users_and_items_start_in_their_block(fitted):
-    """Before any training: a new item scores higher with its own half of the users, and so do the
+    """Before any training: a new item scores higher with the users of its block, and so do the
     items of a new user's half."""
     fitted.update(NEW, epochs=0)
     scores, ids = table(fitted), fitted.fitted
@@ -180,12 +180,12 @@ def test_update_new_users_and_items_start_in_their_block(fitted):
     items = np.array([int(i[1:]) // 20 for i in ids.item_ids])
     for item in ("i18", "i19", "i38", "i39"):
         row = ids.item_ids.indices([item])[0]
-        own = users == items[row]
-        assert scores[own, row].mean() > scores[~own, row].mean(), item
+        same_block = users == items[row]
+        assert scores[same_block, row].mean() > scores[~same_block, row].mean(), item
     for user in range(50, 60):
         row = ids.user_ids.indices([f"u{user}"])[0]
-        own = items == users[row]
-        assert scores[row, own].mean() > scores[row, ~own].mean(), user
+        same_block = items == users[row]
+        assert scores[row, same_block].mean() > scores[row, ~same_block].mean(), user
 
 
 @pytest.mark.parametrize("name", ["mf", "mf-cosine", "fism"])
@@ -353,8 +353,8 @@ def files(folder) -> dict[str, bytes]:
 def test_update_command_replaces_the_run(run, fits, tmp_path, capsys):
     events = csv(NEW, tmp_path / "new.csv")
     assert main(["update", run, events, "--epochs", "2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["new pairs"], told["new users"], told["new items"]) == (len(NEW), 10, 4)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["new pairs"], printed["new users"], printed["new items"]) == (len(NEW), 10, 4)
     memory = copy.copy(fits["mf"])
     memory.update(events, epochs=2)
     assert np.array_equal(table(Recommender.load(run)), table(memory))
@@ -401,7 +401,7 @@ def test_update_command_interrupted_saves_another_folder(run, tmp_path, capsys, 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["{no}", "{new}"], "is not a run folder"),
         (["{run}", "{empty}"], "empty"),
@@ -411,7 +411,7 @@ def test_update_command_interrupted_saves_another_folder(run, tmp_path, capsys, 
         (["{run}", "{new}", "--epochs", "-1"], "epochs"),
     ],
 )
-def test_update_command_bad_input_prints_one_line(run, tmp_path, capsys, words, said):
+def test_update_command_bad_input_prints_one_line(run, tmp_path, capsys, words, message):
     (tmp_path / "empty.csv").write_text("")
     places = {
         "run": run, "no": str(tmp_path / "no"), "new": csv(NEW, tmp_path / "new.csv"),
@@ -424,7 +424,7 @@ def test_update_command_bad_input_prints_one_line(run, tmp_path, capsys, words, 
         code = stop.code
     lines = capsys.readouterr().err.strip().splitlines()
     assert code == 2
-    assert said in lines[-1]
+    assert message in lines[-1]
     assert sum("error" in line for line in lines) == 1
     assert files(tmp_path / "run") == before
 

@@ -153,7 +153,7 @@ class Model(ABC):
     `vectors` the vectors of a model that has any.
 
     Args:
-        options: an instance of `Options`; the defaults unless given.
+        options: an instance of `Options`; by default one with its defaults.
     """
 
     name: ClassVar[str]
