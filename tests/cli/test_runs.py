@@ -159,6 +159,19 @@ def test_no_model_is_forgotten():
     assert {settings.get("model", "mf") for settings in SETTINGS.values()} == set(MODELS) - {"fism"}
 
 
+def test_train_config_with_former_names(call, events):
+    """Names that earlier versions wrote, and options of other models that they ignored."""
+    Path("former.toml").write_text(
+        'model = "itemsum"\nstart = "spectral"\ncold = "random"\nlayers = 2\nshare = 1\n'
+        'sampler = "all"\nepochs = 1\ndimensions = 4\nloss_options = "solver=rows"\n',
+        encoding="utf-8",
+    )
+    trained = call("train", events, "--config", "former.toml", "--out", "run")
+    assert trained.code == 0, trained.err
+    options = Recommender.load("run").plan().model_options
+    assert (options.init, options.cold_users) == ("spectral", "random")
+
+
 # --- environment.json ----------------------------------------------------------------------------
 
 

@@ -130,6 +130,10 @@ class Parser(argparse.ArgumentParser):
             raise InputError(f"--config: {path}: is not UTF-8 text, so it is not TOML") from None
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"--config: {path}: is not valid TOML: {error}") from None
+        if "model" in self.options and "loss" in self.options:
+            from llpauc.recommend.parameters import current_names
+
+            table = current_names({key.replace("-", "_"): table[key] for key in table})
         values = {}
         for key, value in table.items():
             name = key.replace("-", "_")

@@ -15,7 +15,7 @@ from llpauc.data.splits import split_random_per_user, split_temporal
 from llpauc.errors import InputError, choose
 from llpauc.models.registry import MODELS
 from llpauc.options import Grid, options_of
-from llpauc.recommend.recipes import moving, recipe, with_loss
+from llpauc.recommend.recipes import moving, recipe, with_loss, with_model
 from llpauc.training.options import SAMPLERS, TrainingOptions
 
 METRIC = "ndcg@20"  # on validation: it makes every choice
@@ -189,12 +189,8 @@ def sized_recipes(train: Interactions) -> dict[str, dict[str, Any]]:
 
 def scout(train: Interactions) -> Candidate:
     """The cheapest trained candidate; its pace predicts the time of the others."""
-    settings = _without_graph(list(sized_recipes(train).values())[-1])
+    settings = with_model(list(sized_recipes(train).values())[-1], "mf")
     return Candidate("MF, small", settings, "the cheapest trained model, which sets the pace")
-
-
-def _without_graph(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key != "layers"} | {"model": "mf"}
 
 
 def variants(
@@ -212,7 +208,7 @@ def variants(
         ),
     ]  # fmt: skip
     if base["model"] != "mf":
-        without = Candidate(f"MF{suffix}", _without_graph(base), "the recipe without the graph")
+        without = Candidate(f"MF{suffix}", with_model(base, "mf"), "the recipe without the graph")
         candidates.insert(1, without)
     if recency is not None and recency.has_drift and recency.by != "parts":
         aged = moving(train, half_life=recency.half_life)
