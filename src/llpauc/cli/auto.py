@@ -18,7 +18,8 @@ from llpauc.cli.console import (
     time_span,
 )
 from llpauc.cli.data_options import Seed, TableOptions
-from llpauc.cli.outputs import check_folder, train_config
+from llpauc.cli.outputs import check_folder
+from llpauc.cli.training_options import train_config
 from llpauc.options import Count
 
 if TYPE_CHECKING:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from llpauc.errors import InputError
-
-if TYPE_CHECKING:
-    from llpauc.cli.data_options import TableOptions
 
 CHECKPOINT = ".checkpoint"  # after the name of a run: the folder its training is kept in meanwhile
 
@@ -41,24 +35,3 @@ def _check_place(path: str, folder: Path) -> None:
         raise InputError(f"cannot write {path}: {there} is no folder; choose another place")
     if not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {path}: {there} is read-only for you; choose another place")
-
-
-def train_config(settings: Mapping[str, Any], table: TableOptions, comment: str) -> str:
-    """The text of a file for `llpauc train --config`.
-
-    Args:
-        settings: parameters of `Recommender`; those without an option become loss_options.
-        table: how the data were read.
-        comment: first line of the file.
-    """
-    from llpauc.cli.training_options import ModelOptions
-    from llpauc.storage.environment import toml_text
-
-    default = type(table)()
-    changed = {k: v for k, v in asdict(table).items() if v != getattr(default, k)}
-    config = {**settings, **changed}
-    names = {field.name for kind in (ModelOptions, type(table)) for field in fields(kind)}
-    names |= {"seed", "hold_out"}
-    options = {name: value for name, value in config.items() if name in names}
-    loss_options = {name: value for name, value in config.items() if name not in names}
-    return toml_text(comment, options, loss_options)

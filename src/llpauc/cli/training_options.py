@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, make_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from llpauc.options import Choices, Fraction, Option, options_of
 from llpauc.training.options import TrainingOptions
 
 if TYPE_CHECKING:
+    from llpauc.cli.data_options import TableOptions
     from llpauc.training import CheckpointSettings
 
 
@@ -145,3 +147,23 @@ def _parse_pairs(text: str) -> dict[str, Any]:
             except ValueError:
                 continue
     return pairs
+
+
+def train_config(settings: Mapping[str, Any], table: TableOptions, comment: str) -> str:
+    """The text of a file for `llpauc train --config`.
+
+    Args:
+        settings: parameters of `Recommender`; those without an option become loss_options.
+        table: how the data were read.
+        comment: first line of the file.
+    """
+    from llpauc.storage.environment import toml_text
+
+    default = type(table)()
+    changed = {k: v for k, v in asdict(table).items() if v != getattr(default, k)}
+    config = {**settings, **changed}
+    names = {field.name for kind in (ModelOptions, type(table)) for field in fields(kind)}
+    names |= {"seed", "hold_out"}
+    options = {name: value for name, value in config.items() if name in names}
+    loss_options = {name: value for name, value in config.items() if name not in names}
+    return toml_text(comment, options, loss_options)
