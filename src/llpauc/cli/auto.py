@@ -18,7 +18,7 @@ from llpauc.cli.console import (
     time_span,
 )
 from llpauc.cli.data_options import Seed, TableOptions
-from llpauc.cli.outputs import check_folder
+from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import train_config
 from llpauc.options import Count
 

@@ -30,9 +30,8 @@ from llpauc.cli import (
     update,
 )
 from llpauc.cli.console import install_log_handler
-from llpauc.cli.memory_limit import check_limit
 from llpauc.cli.parser import Group, call, find
-from llpauc.cli.version import version_text
+from llpauc.cli.system import check_memory_limit, version_text
 from llpauc.errors import InputError, ReportedByFirstProcessError
 
 COMMANDS = Group(
@@ -123,7 +122,7 @@ def _run(words: list[str]) -> int:
         return 0
     command, parser, rest = find(COMMANDS, words, "llpauc")
     values = parser.read(rest)
-    check_limit()
+    check_memory_limit()
     call(command, values)
     return 0
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import cell, command_name, log, print_json, progress, show_table
 from llpauc.cli.data_options import FileFormat, SplitOptions, TableOptions
-from llpauc.cli.outputs import check_file, check_folder
+from llpauc.cli.system import check_file, check_folder
 from llpauc.options import Count
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import command_name, log, print_json, progress, show_table
-from llpauc.cli.outputs import check_folder
+from llpauc.cli.system import check_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llpauc.cli.console import log, print_json, progress, show_table
 from llpauc.cli.data_options import SplitOptions, TableOptions
-from llpauc.cli.memory_limit import check_room
-from llpauc.cli.outputs import check_file, make_folder_of
+from llpauc.cli.system import check_file, check_run_fits_memory, make_folder_of
 from llpauc.options import Count, NonNegative, Positive
 
 if TYPE_CHECKING:
@@ -255,7 +254,7 @@ def _beaten_by_recent(
 def _fitted(run: str) -> Fitted:
     from llpauc.recommend import Recommender
 
-    check_room(run)
+    check_run_fits_memory(run)
     return Recommender.load(run).require_fitted()
 
 

@@ -6,8 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import log, print_json, progress, show_table
-from llpauc.cli.memory_limit import check_room
-from llpauc.cli.outputs import check_file
+from llpauc.cli.system import check_file, check_run_fits_memory
 from llpauc.options import Count, Positive
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def recommend(
     check_file(out)
     if out is not None:
         list_format(out)
-    check_room(run)
+    check_run_fits_memory(run)
     fitted = Recommender.load(run).require_fitted()
     given = _one_id_with_commas(fitted.user_ids, users, given)
     has = _one_id_with_commas(fitted.item_ids, items, has)

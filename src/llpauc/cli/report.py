@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from llpauc.cli.console import log, print_json, progress
-from llpauc.cli.memory_limit import check_room
-from llpauc.cli.outputs import check_file, make_folder_of
+from llpauc.cli.system import check_file, check_run_fits_memory, make_folder_of
 
 
 def report(
@@ -41,7 +40,7 @@ def report(
     if len(set(runs)) < len(runs):
         raise InputError("a run is given twice; give different runs")
     for run in runs:
-        check_room(run)
+        check_run_fits_memory(run)
     with progress("writing the report"):
         data = report_data([load_page_run(run) for run in runs], chosen, titles, trials)
         page = render_page(data)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llpauc.cli.console import log, print_json, time_span
-from llpauc.cli.outputs import check_folder
+from llpauc.cli.system import check_folder
 from llpauc.options import Count
 
 if TYPE_CHECKING:

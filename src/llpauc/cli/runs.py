@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import log, print_json, printable, show_table
-from llpauc.cli.outputs import CHECKPOINT
+from llpauc.cli.system import CHECKPOINT
 from llpauc.errors import InputError, listing
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from llpauc.cli.memory_limit import check_room
+from llpauc.cli.system import check_run_fits_memory
 
 Port = Annotated[int, Ge(0), Le(65535)]
 
@@ -52,7 +52,7 @@ def serve(
     from llpauc.report import read_titles, read_tuning
 
     page_data = PageData(read_titles(items), read_tuning(tuning))
-    check_room(run)
+    check_run_fits_memory(run)
     if json:
         logging.getLogger("llpauc").handlers = [_JSONHandler()]
     serve_run(run, host, port, api_key_file, page_data)

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Lt
 
 from llpauc.cli.console import command_name, log, print_json, progress, show_table
 from llpauc.cli.data_options import Seed
-from llpauc.cli.outputs import check_folder
+from llpauc.cli.system import check_folder
 from llpauc.options import Count
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import cell, command_name, log, print_json, progress, show_table
 from llpauc.cli.data_options import HeldOut, Seed, TableOptions
-from llpauc.cli.outputs import check_folder
+from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import CheckpointOptions, ModelOptions
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from llpauc.cli.outputs import CHECKPOINT
+from llpauc.cli.system import CHECKPOINT
 from llpauc.errors import InputError
 from llpauc.models.registry import MODELS
 from llpauc.options import Choices, Fraction, Option, options_of

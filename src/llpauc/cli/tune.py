@@ -17,7 +17,7 @@ from llpauc.cli.console import (
     show_table,
 )
 from llpauc.cli.data_options import HeldOut, Seed, TableOptions
-from llpauc.cli.outputs import check_folder
+from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import train_config
 from llpauc.options import Count
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from llpauc.cli.console import cell, command_name, log, print_json, progress, show_table
 from llpauc.cli.data_options import Seed, TableOptions
-from llpauc.cli.outputs import check_folder
+from llpauc.cli.system import check_folder
 from llpauc.options import NonNegative, NonNegativeInt, Positive
 
 if TYPE_CHECKING:

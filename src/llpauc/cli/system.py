@@ -1,0 +1,98 @@
+"""Checks before the work starts: output paths, memory limits; and the versions for `--version`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from llpauc.errors import InputError
+from llpauc.storage.environment import cores, installed_version
+
+CHECKPOINT = ".checkpoint"  # RUN.checkpoint is the folder of the checkpoints of RUN
+_LIBRARY_BYTES = 1300 << 20  # address space of torch, Numba, Arrow and DuckDB
+_LOAD_FACTOR = 2.5  # bytes of memory per byte of a run: file, arrays, copy in the order of BLAS
+_PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "duckdb")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def check_file(path: str | None) -> None:
+    """Refuse a file that cannot be written; None is accepted."""
+    if path is None:
+        return
+    if Path(path).is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; choose another name")
+    _check_writable(path, Path(path).absolute().parent)
+
+
+def check_folder(path: str) -> None:
+    """Refuse a folder that cannot be created or written to."""
+    _check_writable(path, Path(path).absolute())
+
+
+def make_folder_of(path: str) -> None:
+    """Create the folder of a file."""
+    Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
+
+
+def _check_writable(path: str, folder: Path) -> None:
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    if not existing.is_dir():
+        raise InputError(f"cannot write {path}: {existing} is no folder; choose another place")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(
+            f"cannot write {path}: {existing} is read-only for you; choose another place"
+        )
+
+
+def check_memory_limit() -> None:
+    """Refuse a memory limit (ulimit -v) that is too low for the libraries alone.
+
+    To be called before they are imported: without memory they end the process or hang.
+    """
+    try:
+        import resource
+    except ImportError:  # a system without such limits
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    if limit < _LIBRARY_BYTES:
+        raise InputError(
+            f"the program alone takes {_LIBRARY_BYTES:,} bytes, the limit on this process's memory"
+            f" leaves {limit:,}; raise it (ulimit -v)"
+        )
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's default pool reserves a gigabyte
+
+
+def check_run_fits_memory(run: str) -> None:
+    """Refuse a run that is too large for the memory limit of this process."""
+    from llpauc.evaluation.ranking import THREAD_BYTES, available_address_space
+
+    available = available_address_space()
+    if available is None or not Path(run).is_dir():
+        return
+    size = sum(file.stat().st_size for file in Path(run).iterdir() if file.is_file())
+    needed = int(_LOAD_FACTOR * size) + THREAD_BYTES
+    if needed > available:
+        raise InputError(
+            f"{run}: to load and rank takes {needed:,} bytes, the limit on this process's memory"
+            f" leaves {available:,}; raise it (ulimit -v)"
+        )
+
+
+def version_text() -> str:
+    """The versions of llpauc, Python and the main packages, the system and the threads."""
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    limits = [f", {name}={os.environ[name]}" for name in _THREAD_VARIABLES if name in os.environ]
+    return "\n".join(
+        [
+            f"llpauc {version('llpauc')}",
+            f"Python {platform.python_version()} on {system}",
+            ", ".join(f"{name} {installed_version(name) or 'missing'}" for name in _PACKAGES),
+            f"threads: {cores()}{''.join(limits)}",
+        ]
+    )
