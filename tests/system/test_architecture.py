@@ -30,9 +30,17 @@ UNSAFE = {("torch", "load"), ("os", "system"), ("os", "popen")}
 FORBIDDEN = {"pickle", "cPickle", "dill", "shelve", "marshal", "subprocess"}
 
 
+class _WithoutTypeChecking(ast.NodeTransformer):
+    """Removes `if TYPE_CHECKING:` blocks, which are not executed."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if getattr(node.test, "id", "") == "TYPE_CHECKING" else node
+
+
 def imports(path: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = _WithoutTypeChecking().visit(ast.parse(path.read_text(encoding="utf-8")))
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -120,3 +128,30 @@ def test_architecture_page_lists_every_package_in_order():
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(PLACE)
     assert [PLACE[name] for name in named] == sorted(PLACE[name] for name in named)
+
+
+def walk(heading: str) -> list[str]:
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.split(f"## {heading}\n")[1].split("\n## ")[0]
+    return list(dict.fromkeys(re.findall(r"`(\w+/\w+\.py)`", section)))
+
+
+@pytest.mark.parametrize(
+    ("heading", "limit"), [("The path of an event", 25), ("The path of a request", 5)]
+)
+def test_architecture_page_paths_name_existing_files(heading, limit):
+    files = walk(heading)
+    assert 3 < len(files) <= limit
+    assert [file for file in files if not (SOURCE / file).exists()] == []
+
+
+def test_architecture_page_lines_are_up_to_date():
+    """Each number in the table is within a tenth of the lines of the packages in its row."""
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for row in (line for line in page.splitlines() if line.startswith("| `")):
+        names, number, _ = (cell.strip() for cell in row.strip("|").split("|", 2))
+        packages = re.findall(r"`(\w+)`", names)
+        if not number.replace(",", "").isdigit():
+            continue
+        lines = sum(len(p.read_text().splitlines()) for p in MODULES if package_of(p) in packages)
+        assert abs(lines - int(number.replace(",", ""))) <= max(20, lines / 10), (packages, lines)
