@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from llpauc.data.interactions import IdMap, Interactions
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions
 from llpauc.losses import Loss, make_loss
 from llpauc.losses.minimax import minimax_optimizer
 from llpauc.models.mf import MFNetwork

@@ -14,7 +14,8 @@ import tracemalloc
 import numpy as np
 
 from benchmarks.timing import interleaved
-from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions, Split
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.evaluation.scorer import FactorScorer
 

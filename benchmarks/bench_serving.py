@@ -30,7 +30,8 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from llpauc.data.interactions import IdMap, Interactions
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions
 from llpauc.models import MF
 from llpauc.models.fold_in import HistoryMap
 from llpauc.recommend import Recommender

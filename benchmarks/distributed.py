@@ -35,7 +35,8 @@ def one(work: str, shard: bool, out: Path) -> None:
     import numpy as np
     import torch
 
-    from llpauc.data.interactions import IdMap, Interactions
+    from llpauc.data.ids import IdMap
+    from llpauc.data.interactions import Interactions
     from llpauc.distributed import ProcessGroup, join_process_group
     from llpauc.losses import make_loss
     from llpauc.models.mf import MFNetwork, ShardedMFNetwork

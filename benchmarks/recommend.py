@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from benchmarks.timing import interleaved
-from llpauc.data.interactions import IdMap
+from llpauc.data.ids import IdMap
 from llpauc.evaluation.scorer import FactorScorer
 from llpauc.models import MF
 from llpauc.models.fold_in import HistoryMap

@@ -27,7 +27,8 @@ _SMALL = 1_000_000  # timed three times up to here
 def one(n: int, n_items: int) -> dict[str, float]:
     import numpy as np
 
-    from llpauc.data.interactions import IdMap, Interactions
+    from llpauc.data.ids import IdMap
+    from llpauc.data.interactions import Interactions
     from llpauc.losses import LLPAUCLoss
     from llpauc.models.mf import MFNetwork
     from llpauc.models.registry import BiasedEmbeddingOptions

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llpauc.data.interactions import IdMap, Interactions, Split
+    from llpauc.data.ids import IdMap
+    from llpauc.data.interactions import Interactions, Split
     from llpauc.data.readers import read_interactions, read_split
     from llpauc.evaluation import evaluate
     from llpauc.losses import LLPAUCLoss
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from llpauc.recommend import Recommender
 
 _HOMES = {
-    "IdMap": "data.interactions",
+    "IdMap": "data.ids",
     "Interactions": "data.interactions",
     "LLPAUCLoss": "losses",
     "Recommender": "recommend",

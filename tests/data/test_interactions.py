@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llpauc.data.interactions import IdMap, Interactions, Split, as_id_text
+from llpauc.data.ids import IdMap, as_id_text
+from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
 
 TEXT = st.text(min_size=1, max_size=8)

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llpauc.cli import main
-from llpauc.data.histories import before, join
 from llpauc.data.inspection import inspect
-from llpauc.data.interactions import Interactions, Split
+from llpauc.data.interactions import Interactions, Split, before, join
 from llpauc.data.readers import load, read_split
 from llpauc.data.recency import (
     age_weights,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llpauc.data.interactions import IdMap, Interactions
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
 from llpauc.losses import LLPAUCLoss, suggest_alpha_beta
 

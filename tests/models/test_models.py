@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from llpauc.data.interactions import IdMap, Interactions
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
 from llpauc.models import EASE, MODELS, FitData, ItemKNN, Model, ModelEntry, Popularity
 from llpauc.models.registry import trained_models, untrained_models

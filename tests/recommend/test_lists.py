@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from llpauc.cli import main
-from llpauc.data.interactions import IdMap, Interactions
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions
 from llpauc.data.readers import read_interactions
 from llpauc.errors import InputError
 from llpauc.evaluation.ranking import tile_bytes

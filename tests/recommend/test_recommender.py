@@ -16,7 +16,8 @@ import torch
 from scipy import sparse
 from sklearn.base import clone
 
-from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions, Split
 from llpauc.data.recency import choose_recency, recent_counts
 from llpauc.errors import InputError
 from llpauc.losses import LOSSES, make_loss

@@ -12,7 +12,8 @@ import pytest
 
 from llpauc.cli import main
 from llpauc.cli import update as command
-from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.recommend import Recommender

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llpauc.cli import main
-from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.recommend import Recommender

@@ -24,8 +24,7 @@ from optuna.trial import TrialState
 from scipy.stats import f_oneway, rankdata
 
 from llpauc.cli import main
-from llpauc.data.fingerprint import fingerprint
-from llpauc.data.interactions import Interactions, Split
+from llpauc.data.interactions import Interactions, Split, fingerprint
 from llpauc.data.readers import read_interactions
 from llpauc.data.writers import write_split
 from llpauc.errors import InputError

@@ -27,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llpauc import cli
-from llpauc.data.interactions import IdMap
+from llpauc.data.ids import IdMap
 from llpauc.errors import InputError
 from llpauc.recommend import Recommender
 from llpauc.storage import atomic, manifest, run_folder

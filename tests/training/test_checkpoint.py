@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from llpauc.cli import main
-from llpauc.data.fingerprint import fingerprint as data_fingerprint
+from llpauc.data.interactions import fingerprint as data_fingerprint
 from llpauc.errors import InputError
 from llpauc.losses import make_loss
 from llpauc.recommend import Recommender

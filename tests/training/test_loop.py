@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.losses import LOSSES, LLPAUCLoss, OPAUCLoss, make_loss

@@ -76,7 +76,7 @@ def evaluate(
         plot: write the comparison by the first three metrics as a picture to this file
         json: print the results as JSON
     """
-    from llpauc.data import histories, recency
+    from llpauc.data import interactions, recency
     from llpauc.errors import choose
     from llpauc.evaluation import full_ranking as evaluation
     from llpauc.metrics import parse_metric, split_names
@@ -97,8 +97,8 @@ def evaluate(
 
         figure_files.check_kind(plot)
     split = options.apply(table.load(path))
-    parts = histories.before(split, on, history)
-    everything = histories.before(split, on)
+    parts = interactions.before(split, on, history)
+    everything = interactions.before(split, on)
     if half_life is None:
         chosen = recency.choose_recency(everything)
     else:
@@ -139,7 +139,7 @@ def evaluate(
             f"masked: {evaluation.MASKS[mask].description};"
             f" {one.n_without_targets:,} users without a {on} item are left out"
         )
-        log.info(f"learnt from: {histories.HISTORIES[history]}")
+        log.info(f"learnt from: {interactions.HISTORIES[history]}")
         if "recent_popularity" in found.results:
             log.info(f"recent: {chosen}; chosen on {chosen.on}")
     if per_user is not None:
@@ -223,7 +223,7 @@ def _beaten_by_recent(
     results: Mapping[str, Evaluation], split: Split, parts: Sequence[Interactions], chosen: Recency
 ) -> str | None:
     """A warning where recent popularity, learnt from `parts`, is clearly better than a model."""
-    from llpauc.data.histories import before
+    from llpauc.data.interactions import before
     from llpauc.data.recency import METRIC, clearly_better, one_list_values, recent_counts
     from llpauc.evaluation.full_ranking import MASKS
     from llpauc.metrics import parse_metric

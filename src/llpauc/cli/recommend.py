@@ -10,7 +10,7 @@ from llpauc.cli.system import check_file, check_run_fits_memory
 from llpauc.options import Count, Positive
 
 if TYPE_CHECKING:
-    from llpauc.data.interactions import IdMap
+    from llpauc.data.ids import IdMap
     from llpauc.recommend.fitted import Fitted
     from llpauc.recommend.lists import ListRequest, ListUsers
 
@@ -246,7 +246,7 @@ def _column(path: Any, role: str) -> list[Any]:
     from pyarrow import csv
 
     from llpauc.data.columns import KNOWN_NAMES, normalized_name
-    from llpauc.data.interactions import IdMap
+    from llpauc.data.ids import IdMap
     from llpauc.errors import InputError
 
     def column_of(names: list[str]) -> str:

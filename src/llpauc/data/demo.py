@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions, Split
 from llpauc.data.splits import Seed, generator
 
 # Per genre: first words | last words of titles.

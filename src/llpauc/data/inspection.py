@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.histories import before
-from llpauc.data.interactions import Interactions, Split
+from llpauc.data.interactions import Interactions, Split, before
 from llpauc.data.recency import choose_recency
 
 _MOST_SECONDS = 253402300799.0  # the last second of the year 9999

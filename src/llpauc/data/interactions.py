@@ -6,20 +6,28 @@ source. There is no padding index. The objects are frozen and hold NumPy arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, reduce
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
-from llpauc.data.ids import IdMap as IdMap
-from llpauc.data.ids import Indices as Indices
-from llpauc.data.ids import as_id_text as as_id_text
-from llpauc.errors import InputError, listing
+from llpauc.data.ids import IdMap, Indices, as_id_text
+from llpauc.errors import InputError, choose, listing
+
+History = Literal["train", "all"]
+Part = Literal["valid", "test"]
+
+HISTORIES: dict[str, str] = {
+    "train": "the train part only, as in the paper",
+    "all": "all events before the part under test: train, and valid when testing",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,3 +262,68 @@ class Split:
     @property
     def n_items(self) -> int:
         return self.train.n_items
+
+
+def before(split: Split, on: Part, history: History = "all") -> list[Interactions]:
+    """The parts a model may learn from before it is tested on `on`, the oldest first.
+
+    The parts of a split follow each other in time: train, valid, test.
+    """
+    choose(HISTORIES, history, "history")
+    if history == "all" and on == "test" and split.valid is not None and len(split.valid):
+        return [split.train, split.valid]
+    return [split.train]
+
+
+def join(parts: Sequence[Interactions]) -> Interactions:
+    """The parts of a split as one table, one after another."""
+    return reduce(Interactions.followed_by, parts)
+
+
+def pairs_before(split: Split, on: Part) -> Any:
+    """The user-item pairs before `on` as a CSR matrix; mapped parts are not copied.
+
+    >>> train, valid = ([(0, 1)], [(0, 0)])
+    >>> split = Split.of(*(Interactions.of(*zip(*part)) for part in (train, valid, valid)))
+    >>> pairs_before(split, "test").nnz, pairs_before(split, "valid").nnz
+    (2, 1)
+    """
+    return reduce(lambda one, other: one.maximum(other), [p.matrix for p in before(split, on)])
+
+
+def without(pairs: Any, others: Any) -> Any:
+    """The pairs of a CSR matrix that are not in another one.
+
+    >>> from scipy.sparse import csr_matrix
+    >>> without(csr_matrix([[1, 1]]), csr_matrix([[0, 1]])).toarray().tolist()
+    [[1, 0]]
+    """
+    left = (pairs - pairs.multiply(others)).tocsr()
+    left.eliminate_zeros()
+    left.sort_indices()
+    return left
+
+
+def fingerprint(*parts: Interactions | None) -> str:
+    """SHA-256 of users, items, timestamps and ids of the parts, in order; None is no part.
+
+    It detects that a checkpoint, a study or a result belongs to other data.
+
+    >>> train = Interactions.of(["ann", "bob"], [1, 2])
+    >>> fingerprint(train) == fingerprint(Interactions.of(["ann", "bob"], [1, 2]))
+    True
+    >>> fingerprint(train) == fingerprint(train, train)
+    False
+    """
+    digest = hashlib.sha256()
+    for position, part in enumerate(parts):
+        if part is None:
+            continue
+        if position:
+            digest.update(b"part %d" % position)
+        for column in (part.users, part.items, part.timestamps):
+            if column is not None:
+                digest.update(np.ascontiguousarray(column).data)
+        for ids in (part.user_ids, part.item_ids):
+            digest.update(pa.record_batch([ids.arrow()], ["id"]).serialize())
+    return digest.hexdigest()

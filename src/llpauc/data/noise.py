@@ -33,8 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llpauc.data import filters, splits
-from llpauc.data.histories import join
-from llpauc.data.interactions import Interactions, Split
+from llpauc.data.interactions import Interactions, Split, join
 from llpauc.data.writers import write_splits
 from llpauc.errors import InputError, check_at_least
 

@@ -25,7 +25,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy import sparse
 
-from llpauc.data.interactions import IdMap, Interactions, Split
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
 from llpauc.storage.manifest import MANIFEST, FolderKind, VerifiedFolder, read_folder
 

@@ -15,8 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.histories import join
-from llpauc.data.interactions import Interactions, pair_codes
+from llpauc.data.interactions import Interactions, join, pair_codes
 from llpauc.data.splits import times_of
 from llpauc.errors import InputError, choose
 from llpauc.metrics import TOPK_METRICS, parse_metric

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet
 from scipy import sparse
 
-from llpauc.data.histories import Part, pairs_before, without
-from llpauc.data.interactions import IdMap, Indices, Split
+from llpauc.data.ids import IdMap, Indices
+from llpauc.data.interactions import Part, Split, pairs_before, without
 from llpauc.data.writers import write_delimited
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
 from llpauc.errors import InputError, choose

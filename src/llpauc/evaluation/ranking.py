@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from llpauc.data.interactions import Indices
+from llpauc.data.ids import Indices
 from llpauc.errors import InputError, check_at_least
 from llpauc.evaluation.scorer import Scorer, Scores
 from llpauc.metrics.pair_counts import PairCounts, count_above_row

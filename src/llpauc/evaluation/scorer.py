@@ -8,7 +8,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.interactions import Indices, Interactions
+from llpauc.data.ids import Indices
+from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
 
 Scores = npt.NDArray[np.float32]

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from llpauc.data.histories import before, join
-from llpauc.data.interactions import Indices, Interactions, Split
+from llpauc.data.ids import Indices
+from llpauc.data.interactions import Interactions, Split, before, join
 from llpauc.data.splits import hold_out as held_out_split
 from llpauc.errors import InputError
 from llpauc.evaluation.scorer import ByHistory, FactorScorer, Scorer, Scores

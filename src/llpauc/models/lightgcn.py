@@ -10,7 +10,8 @@ import numpy.typing as npt
 from numba import njit, prange
 from torch import Tensor
 
-from llpauc.data.interactions import Indices, Interactions
+from llpauc.data.ids import Indices
+from llpauc.data.interactions import Interactions
 from llpauc.distributed import ProcessGroup
 from llpauc.evaluation.scorer import Scores
 from llpauc.models.base import NewEvents

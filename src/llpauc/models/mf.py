@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from llpauc.data.interactions import Indices, Interactions
+from llpauc.data.ids import Indices
+from llpauc.data.interactions import Interactions
 from llpauc.distributed import ProcessGroup, current_process_group
 from llpauc.errors import InputError
 from llpauc.evaluation.scorer import FactorScorer, Scores

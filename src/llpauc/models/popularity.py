@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from llpauc.data.histories import before
+from llpauc.data.interactions import before
 from llpauc.data.recency import choose_recency, recent_counts
 from llpauc.evaluation.scorer import Constant, Scorer, Scores, item_counts
 from llpauc.models.base import FitData, FitResult, Model, Training

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.interactions import Indices, pair_codes
+from llpauc.data.ids import Indices
+from llpauc.data.interactions import pair_codes
 from llpauc.errors import InputError, check_fraction
 from llpauc.evaluation.scorer import Scores
 from llpauc.recommend.fitted import Fitted

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from llpauc.data.histories import without
-from llpauc.data.interactions import IdMap, Indices, Interactions, as_id_text
+from llpauc.data.ids import IdMap, Indices, as_id_text
+from llpauc.data.interactions import Interactions, without
 from llpauc.errors import InputError, listing
 from llpauc.evaluation.ranking import rank
 from llpauc.evaluation.scorer import ByHistory, Constant, HistoryScorer, Scorer, Scores

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from llpauc.data.interactions import IdMap
+from llpauc.data.ids import IdMap
 from llpauc.errors import InputError, listing
 from llpauc.storage.atomic import atomic_write
 

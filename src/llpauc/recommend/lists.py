@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llpauc.data.interactions import IdMap, Indices, as_id_text
+from llpauc.data.ids import IdMap, Indices, as_id_text
 from llpauc.errors import InputError, check_at_least
 from llpauc.evaluation.ranking import THREAD_BYTES, available_address_space, tile_bytes
 from llpauc.evaluation.scorer import Scores

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.histories import before, join
-from llpauc.data.interactions import IdMap, Indices, Interactions
+from llpauc.data.ids import IdMap, Indices
+from llpauc.data.interactions import Interactions, before, join
 from llpauc.data.recency import check_ages_known
 from llpauc.errors import InputError, check_at_least
 from llpauc.evaluation.scorer import Constant, Scorer, Scores

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.interactions import IdMap, Interactions, pair_codes
+from llpauc.data.ids import IdMap
+from llpauc.data.interactions import Interactions, pair_codes
 from llpauc.errors import InputError
 from llpauc.models.base import NewEvents
 from llpauc.recommend.fitted import Fitted

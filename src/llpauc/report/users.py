@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
-from llpauc.data.histories import without
-from llpauc.data.interactions import IdMap, Indices
+from llpauc.data.ids import IdMap, Indices
+from llpauc.data.interactions import without
 from llpauc.evaluation.ranking import rank
 from llpauc.recommend.fitted import Fitted
 

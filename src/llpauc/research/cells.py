@@ -23,8 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from llpauc.data.fingerprint import fingerprint
-from llpauc.data.interactions import Split
+from llpauc.data.interactions import Split, fingerprint
 from llpauc.distributed import start_worker
 from llpauc.errors import check_at_least
 from llpauc.research import datasets

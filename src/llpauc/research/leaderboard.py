@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llpauc.data.histories import before, join
-from llpauc.data.interactions import Split
+from llpauc.data.interactions import Split, before, join
 from llpauc.errors import choose
 from llpauc.recommend.lists import Recommendations, write_lists
 from llpauc.recommend.recipes import recipe, with_loss

@@ -17,8 +17,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.histories import pairs_before, without
-from llpauc.data.interactions import Indices, Interactions, Split, pair_codes
+from llpauc.data.ids import Indices
+from llpauc.data.interactions import Interactions, Split, pair_codes, pairs_before, without
 from llpauc.data.splits import hold_out
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate

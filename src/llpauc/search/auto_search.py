@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from llpauc.data.histories import before, join
 from llpauc.data.inspection import Inspection, inspect
-from llpauc.data.interactions import Interactions, Split
+from llpauc.data.interactions import Interactions, Split, before, join
 from llpauc.data.recency import Recency, choose_recency
 from llpauc.data.splits import hold_out
 from llpauc.errors import InputError

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from llpauc.data.fingerprint import fingerprint
-from llpauc.data.interactions import Split
+from llpauc.data.interactions import Split, fingerprint
 from llpauc.data.splits import hold_out
 from llpauc.distributed import start_worker
 from llpauc.errors import InputError, check_at_least, choose

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from llpauc.data.interactions import IdMap
+from llpauc.data.ids import IdMap
 from llpauc.errors import InputError
 from llpauc.evaluation.ranking import rank
 from llpauc.evaluation.scorer import ByHistory, Constant, Scorer, Scores

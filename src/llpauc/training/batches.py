@@ -17,7 +17,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.interactions import Indices, Interactions
+from llpauc.data.ids import Indices
+from llpauc.data.interactions import Interactions
 from llpauc.data.recency import Floats
 from llpauc.training.kernels import distinct, sort_pairs
 from llpauc.training.samplers import Negatives

@@ -28,8 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llpauc.data.fingerprint import fingerprint
-from llpauc.data.interactions import Split
+from llpauc.data.interactions import Split, fingerprint
 from llpauc.distributed import ProcessGroup, current_process_group
 from llpauc.errors import InputError, choose
 from llpauc.storage import run_folder

@@ -22,7 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from llpauc.data.interactions import Indices, Interactions
+from llpauc.data.ids import Indices
+from llpauc.data.interactions import Interactions
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
 from llpauc.losses.base import Context, Loss, NonFiniteError
 from llpauc.losses.minimax import attach, minimax_parameter_groups

@@ -12,8 +12,7 @@ from contextlib import closing
 import numpy as np
 import torch
 
-from llpauc.data.fingerprint import fingerprint
-from llpauc.data.interactions import Interactions, Split
+from llpauc.data.interactions import Interactions, Split, fingerprint
 from llpauc.data.recency import age_weights
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup, current_process_group
 from llpauc.errors import InputError

@@ -39,7 +39,7 @@ import numpy.typing as npt
 import torch
 from numba import njit, prange
 
-from llpauc.data.interactions import Indices
+from llpauc.data.ids import Indices
 from llpauc.training.options import TrainingOptions
 
 Table = npt.NDArray[np.float32]

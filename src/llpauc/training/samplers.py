@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, prange
 
-from llpauc.data.interactions import Indices, Interactions
+from llpauc.data.ids import Indices
+from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError, check_at_least
 from llpauc.training.options import SAMPLERS
 

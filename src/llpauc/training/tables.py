@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.interactions import Indices
+from llpauc.data.ids import Indices
 from llpauc.distributed import ProcessGroup
 from llpauc.training.batches import Pairs, Slots
 from llpauc.training.kernels import (
