@@ -1,13 +1,13 @@
-"""The code blocks of a Markdown page, and what the page says about running them.
+"""The code blocks of a Markdown page, and the comments that control how they are run.
 
-A block is fenced, or indented by four spaces and begins with a command. A comment before it may say
+A block is fenced, or it is indented by four spaces and starts with a command. Comments before it:
 
-    <!-- not run: REASON -->             the block is excused
-    <!-- needs: PACKAGE -->              the block is excused where that is not installed
-    <!-- in the background -->           a server: started, and ended with the page
-    <!-- in the test: OLD = NEW -->      so that it takes less time; several with semicolons
+    <!-- not run: REASON -->             the block is skipped
+    <!-- needs: PACKAGE -->              the block is skipped if the package is not installed
+    <!-- in the background -->           a server: started here, terminated at the end of the page
+    <!-- in the test: OLD = NEW -->      replacements that save time, separated by semicolons
 
-and one anywhere on the page excuses every block that begins alike:
+A comment anywhere on the page skips every block that starts with the given text:
 
     <!-- not run on this page, `llpauc reproduce`: REASON -->
 """
@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 KINDS = {"python": "python", "bash": "bash", "sh": "bash"}
-NO_CODE = ("text", "toml", "json")  # shown, and no command
+NO_CODE = ("text", "toml", "json")  # shown, not run
 COMMANDS = ("llpauc", "python", "pip", "curl", "make", "kill", "source", "mkdocs", "torchrun")
 _FENCE = re.compile(r"^```(\w*)\s*$")
 _COMMENT = re.compile(r"^<!-- (.+) -->$")
@@ -34,29 +34,29 @@ class Block:
 
     Args:
         page: the file.
-        line: of the block's first line of code.
-        kind: python, bash, one of NO_CODE, or "" where the page does not say.
+        line: number of the first line of code.
+        kind: python, bash, one of NO_CODE, or "" if the page does not name a language.
         text: the code.
-        excuse: why it is not run; None where it is.
-        background: whether it goes on while later blocks run.
-        shortened: pairs of what to replace, by what.
+        skip_reason: why it is not run; None if it is run.
+        background: whether it keeps running while later blocks run.
+        replacements: (old, new) pairs that are replaced before the block is run.
     """
 
     page: Path
     line: int
     kind: str
     text: str
-    excuse: str | None = None
+    skip_reason: str | None = None
     background: bool = False
-    shortened: tuple[tuple[str, str], ...] = ()
+    replacements: tuple[tuple[str, str], ...] = ()
 
     @property
     def code(self) -> str:
-        """What is run. Something to shorten that is not there is a mistake of the page."""
+        """The code that is run. A replacement that does not apply is an error of the page."""
         text = self.text
-        for old, new in self.shortened:
+        for old, new in self.replacements:
             if old not in text:
-                raise AssertionError(f"{self.where}: nothing to shorten: {old!r}")
+                raise AssertionError(f"{self.where}: nothing to replace: {old!r}")
             text = text.replace(old, new)
         return text
 
@@ -68,12 +68,12 @@ class Block:
 def blocks(page: Path) -> list[Block]:
     """Every block of a page, in order."""
     text = page.read_text(encoding="utf-8")
-    excused = _PAGE_WIDE.findall(text)
-    return [_made(page, excused, *found) for found in _found(text.splitlines())]
+    skipped = _PAGE_WIDE.findall(text)
+    return [_block(page, skipped, *parts) for parts in _raw_blocks(text.splitlines())]
 
 
-def _found(lines: list[str]) -> Iterator[tuple[int, str, str, list[str]]]:
-    """Line, kind, code and the comments before it."""
+def _raw_blocks(lines: list[str]) -> Iterator[tuple[int, str, str, list[str]]]:
+    """Line, kind, code and preceding comments of each block."""
     comments: list[str] = []
     number = 0
     while number < len(lines):
@@ -99,34 +99,36 @@ def _found(lines: list[str]) -> Iterator[tuple[int, str, str, list[str]]]:
 
 def _is_command(line: str) -> bool:
     words = line.split()
-    while words and re.match(r"[A-Z_]+=", words[0]):  # a variable for this command
+    while words and re.match(r"[A-Z_]+=", words[0]):  # environment variables of the command
         words = words[1:]
     return line.startswith("    ") and bool(words) and words[0] in COMMANDS
 
 
-def _made(
+def _block(
     page: Path,
-    excused: list[tuple[str, str]],
+    skipped: list[tuple[str, str]],
     line: int,
     kind: str,
     text: str,
     comments: list[str],
 ) -> Block:
-    reasons = [said.removeprefix("not run: ") for said in comments if said.startswith("not run: ")]
+    reasons = _values(comments, "not run: ")
     reasons += [
         f"{package} is not installed"
-        for said in comments
-        if said.startswith("needs: ") and find_spec(package := said.removeprefix("needs: ")) is None
+        for package in _values(comments, "needs: ")
+        if find_spec(package) is None
     ]
-    reasons += [reason for start, reason in excused if text.startswith(start)]
-    short = [
-        (old.strip(), new.strip())
-        for said in comments
-        if said.startswith("in the test: ")
-        for old, _, new in (
-            p.partition(" = ") for p in said.removeprefix("in the test: ").split(";")
-        )
-    ]
-    excuse = reasons[0] if reasons else None
+    reasons += [reason for start, reason in skipped if text.startswith(start)]
+    replacements = []
+    for value in _values(comments, "in the test: "):
+        for pair in value.split(";"):
+            old, _, new = pair.partition(" = ")
+            replacements.append((old.strip(), new.strip()))
+    skip_reason = reasons[0] if reasons else None
     background = "in the background" in comments
-    return Block(page, line, kind, text, excuse, background, tuple(short))
+    return Block(page, line, kind, text, skip_reason, background, tuple(replacements))
+
+
+def _values(comments: list[str], key: str) -> list[str]:
+    """What follows the key, for each comment that starts with it."""
+    return [comment.removeprefix(key) for comment in comments if comment.startswith(key)]

@@ -1,9 +1,9 @@
-"""Runs pages and `llpauc` commands in copies of one process that has imported everything already.
+"""Runs pages and `llpauc` commands in forks of one process that has imported everything.
 
-To import torch and its like takes some seconds, and the pages have a hundred commands. So one
-process does it, before any thread starts, and forks for each page and each command. `llpauc` on
-the pages' PATH is a small program that has the command run there, with its own folder,
-environment, standard streams and signals.
+Importing torch and other libraries takes some seconds, and the pages have a hundred commands. One
+process imports them before any thread starts, and forks for each page and each command. `llpauc` on
+the PATH of the pages is a small client that sends the command to this process, with its working
+folder, environment, standard streams and signals.
 
     python -m tests.system.doc_runner SOCKET
 """
@@ -24,6 +24,7 @@ import traceback
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tests.system.doc_blocks import Block, blocks
@@ -31,9 +32,9 @@ from tests.system.doc_blocks import Block, blocks
 CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-link.connect({place!r})
-asked = {{"words": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}
-socket.send_fds(link, [json.dumps(asked).encode()], [0, 1, 2])
+link.connect({socket_path!r})
+request = {{"words": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}
+socket.send_fds(link, [json.dumps(request).encode()], [0, 1, 2])
 worker = int(link.recv(64))
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, lambda number, _: os.kill(worker, number))
@@ -41,19 +42,19 @@ sys.exit(int(link.recv(64)))
 """
 
 
-def serve(place: str) -> None:
-    """Answer until the process is ended."""
+def serve(socket_path: str) -> None:
+    """Accept requests until the process is ended."""
     import_everything()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listening.bind(place)
+    listening.bind(socket_path)
     listening.listen(16)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who answer
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the children are not waited for
     while True:
         link, _ = listening.accept()
         if os.fork() == 0:
             listening.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _answer(link)
+            _handle(link)
         link.close()
 
 
@@ -71,45 +72,45 @@ def import_everything() -> None:
     import llpauc.serving.server  # noqa: F401
 
 
-def _answer(link: socket.socket) -> None:
-    """Fork once more: one to do it, this one to wait for it and tell how it ended."""
+def _handle(link: socket.socket) -> None:
+    """Fork again: the child runs the request, the parent sends its exit code."""
     message, streams, _, _ = socket.recv_fds(link, 1 << 20, 3)
     worker = os.fork()
     if worker == 0:
         link.close()
-        asked = json.loads(message)
+        request = json.loads(message)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
-        # Anew: Python's own may believe that they are files and can seek.
+        # The streams of the parent may be files; these may be pipes, which cannot seek.
         sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)
         os.environ.clear()
-        os.environ.update(asked["environment"])
-        os.chdir(asked["folder"])
-        os._exit(_do(asked))
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        os._exit(_run_request(request))
     link.send(str(worker).encode())
     _, status = os.waitpid(worker, 0)
     link.send(str(os.waitstatus_to_exitcode(status) % 256).encode())
     os._exit(0)
 
 
-def _do(asked: dict[str, Any]) -> int:
+def _run_request(request: dict[str, Any]) -> int:
     try:
-        if "page" in asked:
-            run_page(Path(asked["page"]))
+        if "page" in request:
+            run_page(Path(request["page"]))
             code: Any = 0
-        elif "script" in asked:
-            sys.argv = [asked["script"]]
-            runpy.run_path(asked["script"], run_name="__main__")
+        elif "script" in request:
+            sys.argv = [request["script"]]
+            runpy.run_path(request["script"], run_name="__main__")
             code = 0
         else:
             from llpauc.cli import main
 
-            sys.argv = ["llpauc", *asked["words"]]
-            code = main(asked["words"])
-    except SystemExit as left:
-        code = left.code
+            sys.argv = ["llpauc", *request["words"]]
+            code = main(request["words"])
+    except SystemExit as error:
+        code = error.code
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -118,27 +119,29 @@ def _do(asked: dict[str, Any]) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-def ask(place: str, **asked: Any) -> tuple[int, str]:
-    """Have a page or a script run; exit code and what it printed."""
+def send_request(socket_path: str, **request: Any) -> tuple[int, str]:
+    """Run a page or a script in a fork; return its exit code and output."""
     reading, writing = os.pipe()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-        link.connect(place)
-        socket.send_fds(link, [json.dumps(asked).encode()], [0, writing, writing])
+        link.connect(socket_path)
+        socket.send_fds(link, [json.dumps(request).encode()], [0, writing, writing])
         os.close(writing)
-        with os.fdopen(reading, encoding="utf-8", errors="replace") as output:
-            said = output.read()
+        with os.fdopen(reading, encoding="utf-8", errors="replace") as stream:
+            output = stream.read()
         link.recv(64)
-        return int(link.recv(64)), said
+        return int(link.recv(64)), output
 
 
 # --- a page --------------------------------------------------------------------------------------
 
 
 class Page:
-    """A page under way: one namespace for its Python blocks, one port for its servers."""
+    """A page that is being run: one module for its Python blocks, one port for its servers."""
 
     def __init__(self) -> None:
-        self.names: dict[str, Any] = {"__name__": "page"}
+        module = ModuleType("page")  # dataclasses look up the module of a class
+        sys.modules["page"] = module
+        self.names: dict[str, Any] = vars(module)
         self.servers: list[subprocess.Popen[bytes]] = []
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -154,40 +157,41 @@ class Page:
         code = re.sub(r"(localhost|127\.0\.0\.1):8000", rf"\1:{self.port}", block.code)
         if not code.lstrip().startswith(">>>"):
             # Blank lines first, so that a traceback names the line of the page.
-            exec(compile("\n" * (block.line - 1) + code, str(block.page), "exec"), self.names)
+            text = "\n" * (block.line - 1) + code
+            exec(compile(text, str(block.page), "exec", dont_inherit=True), self.names)
             return
-        made = doctest.DocTestParser().get_doctest(
+        test = doctest.DocTestParser().get_doctest(
             code + "\n", self.names, block.where, str(block.page), block.line - 1
         )
-        # doctest works on a copy of the names and clears it; later blocks want them.
+        # doctest works on a copy of the names and clears it; later blocks need them.
         runner = doctest.DocTestRunner(verbose=False)
-        runner.run(made, clear_globs=False)
-        self.names |= made.globs
+        runner.run(test, clear_globs=False)
+        self.names.update(test.globs)
         if not runner.tries or runner.failures:
-            raise AssertionError(f"{block.where}: what is printed is not what the page says")
+            raise AssertionError(f"{block.where}: the output differs from the page")
 
     def _bash(self, block: Block) -> None:
         code = re.sub(r"(localhost|127\.0\.0\.1):8000", rf"\1:{self.port}", block.code)
         if block.background:
             code = re.sub(r"(llpauc serve [^#\n]*)", rf"\1 --port {self.port}  ", code)
-            # Ends with the page: the shell makes way for the command.
+            # `exec` replaces the shell, so that `terminate` reaches the server.
             self.servers.append(subprocess.Popen(["bash", "-c", f"exec {code}"]))
             self._wait_for_server()
             return
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], timeout=300)
-        if done.returncode:
-            raise AssertionError(f"{block.where}: exit code {done.returncode}\n{code}")
+        result = subprocess.run(["bash", "-euo", "pipefail", "-c", code], timeout=300)
+        if result.returncode:
+            raise AssertionError(f"{block.where}: exit code {result.returncode}\n{code}")
 
     def _wait_for_server(self) -> None:
         for _ in range(600):
             if self.servers[-1].poll() is not None:
-                raise AssertionError("the server has ended")
+                raise AssertionError("the server has exited")
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5):
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.1)
-        raise AssertionError("no answer within a minute")
+        raise AssertionError("the server does not answer within a minute")
 
     def close(self) -> None:
         for server in self.servers:
@@ -196,11 +200,11 @@ class Page:
 
 
 def run_page(path: Path) -> None:
-    """Run the blocks of a page, one after the other, here."""
+    """Run the blocks of a page in order, in this process."""
     page = Page()
     try:
         for block in blocks(path):
-            if block.kind in ("python", "bash") and block.excuse is None:
+            if block.kind in ("python", "bash") and block.skip_reason is None:
                 start = time.perf_counter()
                 print(f"--- {block.where}", flush=True)
                 page.run(block)

@@ -1,4 +1,4 @@
-"""The folder that pages are run in: small files under the names that the pages use."""
+"""Creates the folder that pages are run in: small files with the names that the pages use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from llpauc.data.interactions import Interactions, Split
 from llpauc.data.writers import write_split
 from llpauc.recommend import Recommender
 
-USERS, ITEMS, EACH = 120, 80, 12
-FEW = {"epochs": 2, "dimensions": 8}
+USERS, ITEMS, EVENTS_PER_USER = 120, 80, 12
+SMALL = {"epochs": 2, "dimensions": 8}
 
 
 def make(folder: Path) -> None:
-    """A table of events, parts of it, titles, and runs trained on them."""
+    """Write a table of events, parts of it, titles, and runs trained on them."""
     folder.mkdir()
     rows = _rows()
     _write(folder / "events.csv", rows[:-40])
@@ -37,11 +37,11 @@ def make(folder: Path) -> None:
             csv.writer(file).writerows([("item", "title"), *titles])
     split = _split(rows)
     write_split(split, folder / "DATA", format="csv")
-    trained = Recommender(**FEW).fit(split)
+    trained = Recommender(**SMALL).fit(split)
     for name in ("RUN", "A", "FOLDER/one", "demo/run", "mf"):
         (folder / name).parent.mkdir(exist_ok=True)
         trained.save(folder / name)
-    bpr = Recommender(loss="bpr", **FEW).fit(split)
+    bpr = Recommender(loss="bpr", **SMALL).fit(split)
     for name in ("B", "FOLDER/two", "bpr"):
         bpr.save(folder / name)
     (folder / "KEY").write_text("k" * 20, encoding="utf-8")
@@ -55,12 +55,14 @@ Row = tuple[str, str, int, int]
 
 
 def _rows() -> list[Row]:
-    """People of two tastes, each half of the films; in the order of time."""
+    """Users of two groups, each of which likes one half of the films; ordered by time."""
     rng = np.random.default_rng(0)
     rows: list[Row] = []
     for user in range(USERS):
-        films = np.unique((ITEMS * rng.random(EACH) ** 2).astype(int) // 2 * 2 + user % 2)
-        if user < 2:  # the pages ask for these
+        films = np.unique(
+            (ITEMS * rng.random(EVENTS_PER_USER) ** 2).astype(int) // 2 * 2 + user % 2
+        )
+        if user < 2:  # the pages use these films
             films = np.unique([*films, 7, 12])
         name = {0: "ann", 1: "bob"}.get(user, f"u{user:04d}")
         moments = 1_700_000_000 + rng.integers(0, 365 * 86_400, len(films))

@@ -1,9 +1,8 @@
-"""The documentation is true as far as a machine can tell: its code runs, its site is whole.
+"""Checks of the documentation: its code runs, its lists are complete, its site builds.
 
-Every block of README.md and docs/ is run, page by page, in a folder of small made-up data, or says
-in a comment before it why it is not (tests/system/doc_blocks.py has the comments' form). To see
-what a
-page prints: pytest tests/system/test_docs.py -k serving -s
+Every code block of README.md and docs/ is run, page by page, in a folder of small generated data,
+unless a comment before it gives a reason (tests/system/doc_blocks.py describes these comments). To
+see what a page prints: pytest tests/system/test_docs.py -k serve.md -s
 """
 
 from __future__ import annotations
@@ -18,20 +17,24 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
+from docs.reference.generate import pages as generated_pages
 
 from llpauc.losses import LOSSES
 from tests.datasets import ROOT
 from tests.system.doc_blocks import NO_CODE, Block, blocks
-from tests.system.doc_runner import CLIENT, ask
+from tests.system.doc_runner import CLIENT, send_request
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 BLOCKS = {page: blocks(page) for page in PAGES}
-MOST_EXCUSES = 20  # a page-wide one counts once
+GENERATED = generated_pages()
+PUBLIC = ("data", "losses", "metrics", "evaluation", "models", "training", "recommend")
+MAX_SKIP_REASONS = 20  # a page-wide reason counts once
 
 Outcome = tuple[int, str]
 Run = Callable[..., Outcome]
@@ -42,15 +45,15 @@ def name(page: Path) -> str:
 
 
 def runs(block: Block) -> bool:
-    return block.kind in ("python", "bash") and block.excuse is None
+    return block.kind in ("python", "bash") and block.skip_reason is None
 
 
-# --- what the pages say of their blocks -----------------------------------------------------------
+# --- the blocks -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_block_says_what_it_is(page: Path) -> None:
-    """A block without a kind would be neither run nor excused."""
+def test_blocks_have_a_language(page: Path) -> None:
+    """A block without a language would not be run, and no reason would be given."""
     for block in BLOCKS[page]:
         assert block.kind in ("python", "bash", *NO_CODE), f"{block.where}: {block.kind!r}"
         assert block.code.strip(), f"{block.where}: empty"
@@ -58,17 +61,17 @@ def test_every_block_says_what_it_is(page: Path) -> None:
             tomllib.loads(block.text)
 
 
-def test_the_excused_are_few_and_have_reasons() -> None:
-    excused = [block for page in PAGES for block in BLOCKS[page] if block.excuse is not None]
-    for block in excused:
-        print(f"{name(block.page)}:{block.line}: {block.text.splitlines()[0]}: {block.excuse}")
-    assert all(len(block.excuse or "") > 9 for block in excused)
-    reasons = {(block.page, block.excuse) for block in excused}
-    assert len(reasons) <= MOST_EXCUSES
+def test_skipped_blocks_are_few_and_have_reasons() -> None:
+    skipped = [block for page in PAGES for block in BLOCKS[page] if block.skip_reason is not None]
+    for block in skipped:
+        print(f"{name(block.page)}:{block.line}: {block.text.splitlines()[0]}: {block.skip_reason}")
+    assert all(len(block.skip_reason or "") > 9 for block in skipped)
+    reasons = {(block.page, block.skip_reason) for block in skipped}
+    assert len(reasons) <= MAX_SKIP_REASONS
     assert sum(runs(block) for page in PAGES for block in BLOCKS[page]) > 3 * len(reasons)
 
 
-def test_blocks_are_found(tmp_path: Path) -> None:
+def test_blocks_parses_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# Page\n\nText.\n\n    llpauc runs .    # indented\n\n    F = a formula\n\n"
@@ -78,8 +81,8 @@ def test_blocks_are_found(tmp_path: Path) -> None:
         "<!-- not run on this page, `make`: slow -->\n\n```bash\nmake it\n```\n",
         encoding="utf-8",
     )
-    found = blocks(page)
-    assert [(b.kind, b.code, b.excuse) for b in found] == [
+    parsed = blocks(page)
+    assert [(b.kind, b.code, b.skip_reason) for b in parsed] == [
         ("bash", "llpauc runs .    # indented", None),
         ("bash", "llpauc auto x", "it takes an hour"),
         ("bash", "llpauc auto y --budget 5s -k 2", None),
@@ -87,7 +90,7 @@ def test_blocks_are_found(tmp_path: Path) -> None:
         ("python", ">>> 1\n1", None),
         ("bash", "make it", "slow"),
     ]
-    assert [b.line for b in found[:2]] == [5, 12]
+    assert [b.line for b in parsed[:2]] == [5, 12]
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -95,45 +98,48 @@ def test_blocks_are_found(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Run a page or a script in a folder of its own; exit code and what was printed."""
+    """Runs a page or a script in a new folder; returns its exit code and output."""
     folder = tmp_path_factory.mktemp("docs")
-    place, bin_folder = str(folder / "link"), folder / "bin"
+    socket_path, bin_folder = str(folder / "socket"), folder / "bin"
     bin_folder.mkdir()
     client = bin_folder / "llpauc"
-    client.write_text(CLIENT.format(python=sys.executable, place=place), encoding="utf-8")
+    client.write_text(
+        CLIENT.format(python=sys.executable, socket_path=socket_path), encoding="utf-8"
+    )
     client.chmod(0o755)
     environment = {
         **os.environ,
         "PATH": f"{bin_folder}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "OMP_NUM_THREADS": "1",
         "NUMBA_NUM_THREADS": "1",
         "MPLBACKEND": "agg",
-        "PIP_NO_INDEX": "1",  # what is installed is enough: nothing is fetched
+        "PIP_NO_INDEX": "1",  # nothing is downloaded
         "COLUMNS": "100",
     }
     environment.pop("LLPAUC_API_KEY", None)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.system.doc_runner", place], cwd=ROOT, env=environment
+        [sys.executable, "-m", "tests.system.doc_runner", socket_path], cwd=ROOT, env=environment
     )
     scratch = folder / "scratch"
 
-    def one(**asked: str) -> Outcome:
-        own = Path(
-            shutil.copytree(scratch, folder / re.sub(r"\W", "_", str(sorted(asked.values()))))
-        )
+    def run_one(**request: str) -> Outcome:
+        copy = folder / re.sub(r"\W", "_", str(sorted(request.values())))
+        shutil.copytree(scratch, copy)
         for shared in ("examples", "benchmarks", "tests"):
-            (own / shared).symlink_to(ROOT / shared)
-        return ask(place, folder=str(own), environment=environment, **asked)
+            (copy / shared).symlink_to(ROOT / shared)
+        return send_request(socket_path, folder=str(copy), environment=environment, **request)
 
     try:
-        while not Path(place).exists():
-            assert process.poll() is None, "the runner has ended"
+        while not Path(socket_path).exists():
+            assert process.poll() is None, "the runner has exited"
             time.sleep(0.05)
-        maker = str(ROOT / "tests" / "system" / "doc_scratch.py")
-        code, said = ask(place, folder=str(folder), environment=environment, script=maker)
-        assert code == 0, said
-        yield one
+        script = str(ROOT / "tests" / "system" / "doc_scratch.py")
+        code, output = send_request(
+            socket_path, folder=str(folder), environment=environment, script=script
+        )
+        assert code == 0, output
+        yield run_one
     finally:
         process.terminate()
         process.wait(60)
@@ -141,64 +147,71 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def outcomes(run: Run, request: pytest.FixtureRequest) -> Iterator[dict[Path, Future[Outcome]]]:
-    """Of the pages and examples that are asked for, two at a time."""
-    wanted: dict[Path, str] = {}
+    """Of the selected pages and examples; two run at a time."""
+    selected: dict[Path, str] = {}
     for item in request.session.items:
         if item.path == request.path and hasattr(item, "callspec"):
             params = item.callspec.params
-            wanted |= {params[kind]: kind for kind in ("runnable", "script") if kind in params}
+            selected |= {params[kind]: kind for kind in ("runnable", "script") if kind in params}
     with ThreadPoolExecutor(2) as pool:
         yield {
             path: pool.submit(run, **{"page" if kind == "runnable" else "script": str(path)})
-            for path, kind in wanted.items()
+            for path, kind in selected.items()
         }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runnable", [p for p in PAGES if any(map(runs, BLOCKS[p]))], ids=name)
-def test_the_code_of_the_page_runs(runnable: Path, outcomes: dict[Path, Future[Outcome]]) -> None:
-    code, said = outcomes[runnable].result()
-    print(said)
+def test_page_code_runs(runnable: Path, outcomes: dict[Path, Future[Outcome]]) -> None:
+    code, output = outcomes[runnable].result()
+    print(output)
     assert code == 0
-    ran = Counter(re.findall(r"^--- (\S+:\d+)$", said, re.MULTILINE))
+    ran = Counter(re.findall(r"^--- (\S+:\d+)$", output, re.MULTILINE))
     assert ran == Counter(block.where for block in BLOCKS[runnable] if runs(block))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", EXAMPLES, ids=name)
-def test_the_example_runs(script: Path, outcomes: dict[Path, Future[Outcome]]) -> None:
-    code, said = outcomes[script].result()
-    print(said)
+def test_example_runs(script: Path, outcomes: dict[Path, Future[Outcome]]) -> None:
+    code, output = outcomes[script].result()
+    print(output)
     assert code == 0
-    assert said.strip()
+    assert output.strip()
 
 
-def test_a_page_that_fails_is_noticed(run: Run, tmp_path: Path) -> None:
-    for number, (text, told) in enumerate(
+def test_run_page_reports_failing_blocks(run: Run, tmp_path: Path) -> None:
+    for number, (text, message) in enumerate(
         [
             ("```python\nx = 1\n```\n```python\nassert x == 2\n```\n", "AssertionError"),
-            ("```python\n>>> 1 + 1\n3\n```\n", "not what the page says"),
+            ("```python\n>>> 1 + 1\n3\n```\n", "differs from the page"),
             ("```bash\nllpauc recommend nowhere\n```\n", "exit code 2"),
             ("```bash\nfalse\ntrue\n```\n", "exit code 1"),
         ]
     ):
         page = tmp_path / f"{number}.md"
         page.write_text(text, encoding="utf-8")
-        code, said = run(page=str(page))
+        code, output = run(page=str(page))
         assert code == 1
-        assert told in said, said
+        assert message in output, output
 
 
-# --- what a page claims beside its code ---------------------------------------------------------
+# --- lists and links ------------------------------------------------------------------------------
 
 
-def test_the_table_of_losses_is_the_registry() -> None:
+def test_losses_page_lists_the_registry() -> None:
     page = (ROOT / "docs" / "explanation" / "losses.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (dot|cosine) \|", page, re.MULTILINE))
     assert rows == {name: kind.score for name, kind in LOSSES.items()}
 
 
-def test_links_of_the_readme_lead_somewhere() -> None:
+@pytest.mark.parametrize("path", list(GENERATED), ids=name)
+def test_reference_generate_page_is_current(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == GENERATED[path], (
+        "run python -m docs.reference.generate"
+    )
+
+
+def test_readme_links_exist() -> None:
     for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         targets = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
@@ -207,7 +220,7 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     assert len(targets) > 1
 
 
-def test_citation_names_this_project_and_the_paper() -> None:
+def test_citation_cff_names_the_project_and_the_paper() -> None:
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert cited["title"] == project["name"]
@@ -224,19 +237,19 @@ def test_citation_names_this_project_and_the_paper() -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
         cwd=ROOT, capture_output=True, text=True, check=False,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WARNING" not in done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "WARNING" not in result.stdout + result.stderr
     return folder
 
 
 @pytest.mark.slow
-def test_the_site_asks_nobody_else(site: Path) -> None:
-    """No script, style, font or picture of another host: a page can be read without a network."""
+def test_site_loads_nothing_from_other_hosts(site: Path) -> None:
+    """Pages can be read without a network: scripts, styles, fonts and images are local."""
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(PAGES) - 2
     loads = re.compile(
@@ -244,7 +257,7 @@ def test_the_site_asks_nobody_else(site: Path) -> None:
         r"|<link\b(?=[^>]*\brel=[\"']?(?:stylesheet|preconnect|preload|icon|dns-prefetch|modulepreload))"
         r"[^>]*?\bhref=[\"']?((?:https?:)?//[^\"' >]+)"
     )
-    assert loads.search("<link rel=stylesheet href=https://fonts.example/css>")  # it can be found
+    assert loads.search("<link rel=stylesheet href=https://fonts.example/css>")
     for page in pages:
         assert not loads.search(page.read_text(encoding="utf-8")), page
     for style in site.rglob("*.css"):
@@ -253,10 +266,18 @@ def test_the_site_asks_nobody_else(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_reference_has_the_docstrings(site: Path) -> None:
-    """Names that people import, with what their docstrings say."""
+def test_reference_contains_docstrings(site: Path) -> None:
+    """Public names appear with their docstrings."""
     text = "".join(page.read_text(encoding="utf-8") for page in site.glob("reference/**/*.html"))
-    for named in ("recommend.Recommender.fold_in", "losses.LLPAUCLoss", "metrics.llpauc_score",
-                  "training.fit", "evaluation.evaluate", "readers.read_interactions"):  # fmt: skip
-        assert f'id="llpauc.{named}"' in text, named
+    public = [
+        f"{package}.{exported}"
+        for package in PUBLIC
+        for exported in import_module(f"llpauc.{package}").__all__
+    ]
+    missing = [
+        public_name
+        for public_name in ("recommend.Recommender.fold_in", *public)
+        if f'id="llpauc.{public_name}"' not in text
+    ]
+    assert not missing
     assert "The best k items of each user" in text

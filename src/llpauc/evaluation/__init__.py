@@ -2,6 +2,6 @@
 
 from llpauc.evaluation.full_ranking import Evaluation, evaluate
 from llpauc.evaluation.ranking import Ranking, rank
-from llpauc.evaluation.scorer import FactorScorer, Scorer
+from llpauc.evaluation.scorer import FactorScorer, Scorer, item_counts
 
-__all__ = ["Evaluation", "FactorScorer", "Ranking", "Scorer", "evaluate", "rank"]
+__all__ = ["Evaluation", "FactorScorer", "Ranking", "Scorer", "evaluate", "item_counts", "rank"]

@@ -14,6 +14,7 @@ from llpauc.options import lazy_exports
 
 if TYPE_CHECKING:
     from llpauc.losses.base import *
+    from llpauc.losses.kernels import Kernel, KernelResult, RowKernel
     from llpauc.losses.lambdaloss import *
     from llpauc.losses.minimax import *
     from llpauc.losses.objective import *
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "base": "Context Diagnostics Loss row_mean row_sum",
+    "kernels": "Kernel KernelResult RowKernel",
     "lambdaloss": "ARPLoss2 LambdaRankLoss NDCGLoss1 NDCGLoss2 candidate_ranks lambda_loss",
     "minimax": "attach minimax_optimizer minimax_parameter_groups",
     "objective": "INITIAL_VARIABLES Settings Variables exact_saddle hard_llpauc llpauc_objective"

@@ -10,15 +10,20 @@ from llpauc.options import lazy_exports
 if TYPE_CHECKING:
     from llpauc.models.base import FitData, FitResult, Model, NewEvents, Training
     from llpauc.models.ease import EASE
+    from llpauc.models.embedding import EmbeddingModel
     from llpauc.models.fism import FISM
     from llpauc.models.itemknn import ItemKNN
     from llpauc.models.lightgcn import LightGCN
     from llpauc.models.mf import MF
+    from llpauc.models.network import EmbeddingNetwork
     from llpauc.models.popularity import Popularity, RecentPopularity
-    from llpauc.models.registry import MODELS, ModelEntry
+    from llpauc.models.registry import MODELS, EmbeddingOptions, ModelEntry
 
 __all__ = [
     "EASE",
+    "EmbeddingModel",
+    "EmbeddingNetwork",
+    "EmbeddingOptions",
     "FISM",
     "FitData",
     "FitResult",
@@ -36,6 +41,9 @@ __all__ = [
 
 _MODULES = {
     "EASE": "ease",
+    "EmbeddingModel": "embedding",
+    "EmbeddingNetwork": "network",
+    "EmbeddingOptions": "registry",
     "FISM": "fism",
     "FitData": "base",
     "FitResult": "base",
