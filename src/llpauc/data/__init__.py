@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from llpauc.data.readers import *
     from llpauc.data.recency import *
     from llpauc.data.sources import *
-    from llpauc.data.splits import *
+    from llpauc.data.splits import (  # not *: the module imports another `inspect`
+        SPLITS,
+        hold_out,
+        split,
+        split_leave_k_out,
+        split_random,
+        split_random_per_user,
+        split_temporal,
+    )
     from llpauc.data.writers import *
 
 _NAMES = {
