@@ -92,7 +92,7 @@ def expected(history: History) -> dict[str, list[tuple[int, float]]]:
         flat = [("train/loss", epoch.loss), ("train/seconds", epoch.seconds),
                 ("train/examples_per_second", rate)]  # fmt: skip
         flat += [(f"valid/{name}", value) for name, value in epoch.valid.items()]
-        flat += [(f"figures/{name}", value) for name, value in epoch.diagnostics.items()]
+        flat += [(f"diagnostics/{name}", value) for name, value in epoch.diagnostics.items()]
         for name, value in flat:
             wanted.setdefault(name, []).append((epoch.number, value))
     return wanted
@@ -108,7 +108,7 @@ def test_tracking_records_every_value_of_the_history(split, tmp_path, database):
     history = recommender.history
     wanted = expected(history)
     assert [step for step, _ in wanted["valid/ndcg@20"]] == [2]
-    assert "figures/hard_llpauc" in wanted
+    assert "diagnostics/hard_llpauc" in wanted
     wanted["test/recall@5"] = [(history.best_epoch, summary["all"]["recall@5"])]
 
     read = board(tmp_path)

@@ -80,7 +80,7 @@ def scalars(epoch: Epoch) -> dict[str, float]:
         "train/seconds": epoch.seconds,
         "train/examples_per_second": epoch.examples / max(epoch.seconds, 1e-9),
         **{f"valid/{name}": value for name, value in epoch.valid.items()},
-        **{f"figures/{name}": value for name, value in epoch.diagnostics.items()},
+        **{f"diagnostics/{name}": value for name, value in epoch.diagnostics.items()},
     }
 
 
