@@ -15,7 +15,7 @@ import pytest
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
 from llpauc.research import datasets
-from llpauc.research.published import SIZES
+from llpauc.research.paper import PAPER
 from tests.datasets import SHARED, random_split, real
 
 Event = tuple[str, str, float, int]  # user, item, stars, second
@@ -287,10 +287,10 @@ def test_statistics_of_adressa_equal_published_sizes_without_padding(variant, le
     real(f"adressa_{variant}")
     name = f"adressa-{variant}"
     counts = datasets.statistics(datasets.load(name, SHARED))
-    printed = SIZES[name]
-    assert (counts["users"] + 1, counts["items"] + 1) == (printed.users, printed.items)
-    assert counts["interactions"] == printed.interactions
-    assert abs(counts["sparsity"] - printed.sparsity) < 1e-4  # 99.896 % is printed as 99.89 %
+    users, items, interactions, sparsity = PAPER["sizes"][name]
+    assert (counts["users"] + 1, counts["items"] + 1) == (users, items)
+    assert counts["interactions"] == interactions
+    assert abs(counts["sparsity"] - sparsity) < 1e-4  # 99.896 % is printed as 99.89 %
     assert counts["duplicates"] == {"train": 0, "valid": 0, "test": 604}
     assert counts["test pairs also in train"] == leaks
     assert 0.60 < counts["cold test users"] < 0.62

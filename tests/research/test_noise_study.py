@@ -20,8 +20,8 @@ from llpauc.research import cells as cells_module
 from llpauc.research import datasets, noise_study, trainings
 from llpauc.research.cells import Study
 from llpauc.research.datasets import VARIANTS
-from llpauc.research.declarations import PAPER
 from llpauc.research.noise_study import ALPHAS, LOSSES, METHODS, Comparison
+from llpauc.research.paper import PAPER
 from llpauc.research.trainings import run_recommender
 from tests.datasets import random_split, real, taste_split
 

@@ -8,7 +8,7 @@ import pytest
 
 from llpauc.losses import LOSSES
 from llpauc.research.datasets import PAPER_DATASETS
-from llpauc.research.published import PUBLISHED, SIZES, published
+from llpauc.research.paper import PAPER, PUBLISHED
 from tests.datasets import SHARED
 
 LABELS = {
@@ -78,7 +78,7 @@ def parse_tables(paper: str) -> dict[tuple[str, ...], tuple[float, ...]]:
 def test_published_values_equal_the_latex_tables(paper):
     parsed = parse_tables(paper)
     assert len(parsed) == 3 * (8 + 7 + 8 + 8) + 2 * (6 + 6) + 2 * (5 + 5)
-    assert {tuple(key): tuple(value) for key, value in PUBLISHED.items()} == parsed
+    assert {key: tuple(value) for key, value in PUBLISHED.items()} == parsed
 
 
 def test_published_sizes_equal_the_latex_table(paper):
@@ -91,26 +91,32 @@ def test_published_sizes_equal_the_latex_table(paper):
             read[f"{FAMILIES[found[1]]}-{found[2]}"] = (users, items, interactions, sparsity)
     assert len(read) == 6
     for name, (*counts, sparsity) in read.items():
-        assert SIZES[name][:3] == tuple(counts)
-        assert SIZES[name].sparsity == pytest.approx(sparsity, abs=1e-9)
-    assert set(SIZES) == set(read)
+        assert PAPER["sizes"][name][:3] == counts
+        assert PAPER["sizes"][name][3] == pytest.approx(sparsity, abs=1e-9)
+    assert set(PAPER["sizes"]) == set(read)
 
 
 def test_published_names_are_those_of_the_library():
-    assert {key.loss for key in PUBLISHED} <= set(LOSSES)
-    assert {key.data for key in PUBLISHED} == set(PAPER_DATASETS)
-    assert set(SIZES) < set(PAPER_DATASETS)
+    assert {loss for _, _, _, loss in PUBLISHED} <= set(LOSSES)
+    assert {data for _, data, _, _ in PUBLISHED} == set(PAPER_DATASETS)
+    assert set(PAPER["sizes"]) < set(PAPER_DATASETS)
 
 
 def test_published_learning_to_rank_table_has_the_values_of_mf():
     """It is not printed, but the LLPAUC rows are those of MF."""
     for data, table in [("adressa-clean", "table1"), ("adressa-noise", "table2"),
                         ("yelp-clean", "table1"), ("yelp-noise", "table2")]:  # fmt: skip
-        same = published("table-ltr", data, "mf", "llpauc")
-        assert same == published(table, data, "mf", "llpauc")
-        assert same != published(table, data, "lightgcn", "llpauc")
+        same = PUBLISHED["table-ltr", data, "mf", "llpauc"]
+        assert same == PUBLISHED[table, data, "mf", "llpauc"]
+        assert same != PUBLISHED[table, data, "lightgcn", "llpauc"]
 
 
-def test_published_missing_row_is_none():
-    assert published("table2", "adressa-noise", "mf", "ccl") is None
-    assert published("table1", "adressa-noise", "mf", "bpr") is None
+def test_published_has_no_rows_that_the_paper_leaves_out():
+    assert ("table2", "adressa-noise", "mf", "ccl") not in PUBLISHED
+    assert ("table1", "adressa-noise", "mf", "bpr") not in PUBLISHED
+    assert ("table1", "adressa-clean", "lightgcn", "opauc") not in PUBLISHED
+
+
+def test_published_value_of_llpauc_on_adressa():
+    value = PUBLISHED["table1", "adressa-clean", "mf", "llpauc"]
+    assert value == (0.2166, 0.0022, 0.1214, 0.0009)

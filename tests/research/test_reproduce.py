@@ -25,8 +25,7 @@ from llpauc.report.document import markdown_table
 from llpauc.research import cells as cells_module
 from llpauc.research import figures, tables
 from llpauc.research.cells import Cell, CellStore, Study, digest
-from llpauc.research.declarations import PAPER
-from llpauc.research.published import PublishedValue
+from llpauc.research.paper import PAPER, PublishedValue
 from llpauc.research.report_files import MeanSd, Report, write_report
 from llpauc.research.targets import TARGETS
 from llpauc.research.trainings import (

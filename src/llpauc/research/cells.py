@@ -14,8 +14,9 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.metadata import version
@@ -25,8 +26,9 @@ from typing import Any, TypeVar
 
 from llpauc.data.interactions import Split, fingerprint
 from llpauc.distributed import start_worker
-from llpauc.errors import check_at_least
+from llpauc.errors import InputError, check_at_least
 from llpauc.research import datasets
+from llpauc.research.datasets import VARIANTS
 from llpauc.storage.atomic import atomic_write
 from llpauc.storage.environment import cores
 
@@ -177,6 +179,21 @@ class Study:
         """The data sets in the data folder."""
         return datasets.available(self.data)
 
+    def require(self, names: Sequence[str]) -> list[str]:
+        """Those of the data sets that are available; at least one is required."""
+        present = [name for name in names if name in self.available]
+        if not present:
+            raise InputError(datasets.missing_message(names[0], self.data))
+        return present
+
+    def require_pairs(self, families: Sequence[str]) -> list[str]:
+        """The families with both a clean and a noise set; at least one is required."""
+        complete = [f for f in families if all(f"{f}-{v}" in self.available for v in VARIANTS)]
+        if not complete:
+            side = "noise" if f"{families[0]}-clean" in self.available else "clean"
+            raise InputError(datasets.missing_message(f"{families[0]}-{side}", self.data))
+        return complete
+
     def split(self, name: str) -> Split:
         return load_split(name, str(self.data))
 
@@ -207,9 +224,12 @@ class Study:
         Where there are more than `finalists`, the first cell of each candidate determines the
         finalists. A single candidate is not run.
         """
-        many = {name: some for name, some in candidates.items() if len(some) > finalists}
-        by_first_cell = {n: [(c, c[1][:1]) for c in some] for n, some in many.items()}
-        ordered = self._by_validation(by_first_cell)
+        many = {
+            name: [(candidate, candidate[1][:1]) for candidate in some]
+            for name, some in candidates.items()
+            if len(some) > finalists
+        }
+        ordered = self._by_validation(many)
         final = {**candidates, **{name: order[:finalists] for name, order in ordered.items()}}
         return {name: order[0] for name, order in self._by_validation(final).items()}
 
@@ -221,36 +241,29 @@ class Study:
         results = self.results([cell for some in several for _, cells in some for cell in cells])
 
         def value(candidate: tuple[T, Sequence[Cell]]) -> float:
-            values = [results[cell].get("valid", -math.inf) for cell in candidate[1]]
-            return fmean(values)
+            return fmean(results.get(cell, {}).get("valid", -math.inf) for cell in candidate[1])
 
         return {
-            name: [c for c, _ in (sorted(some, key=value, reverse=True) if len(some) > 1 else some)]
+            name: [candidate for candidate, _ in sorted(some, key=value, reverse=True)]
             for name, some in candidates.items()
         }
 
     def _run(self, cells: list[Cell], store: CellStore) -> None:
-        started, done = time.perf_counter(), 0
+        started = time.perf_counter()
         self.on_progress(Progress(0, len(cells), None, None))
+        with closing(self._run_each(cells, store)) as finished:
+            for done, cell in enumerate(finished, 1):
+                remaining = (time.perf_counter() - started) / done * (len(cells) - done)
+                self.on_progress(Progress(done, len(cells), remaining, cell))
 
-        def report(cell: Cell) -> None:
-            nonlocal done
-            done += 1
-            per_cell = (time.perf_counter() - started) / done
-            remaining = per_cell * (len(cells) - done)
-            self.on_progress(Progress(done, len(cells), remaining, cell))
-
+    def _run_each(self, cells: list[Cell], store: CellStore) -> Generator[Cell, None, None]:
+        """Run the cells; each is yielded when its result is saved."""
         workers = min(self.workers, len(cells))
-        if workers > 1:
-            self._run_in_processes(cells, store, workers, report)
+        if workers == 1:
+            for cell in cells:
+                _run_and_save(cell, str(self.data), store)
+                yield cell
             return
-        for cell in cells:
-            _run_and_save(cell, str(self.data), store)
-            report(cell)
-
-    def _run_in_processes(
-        self, cells: list[Cell], store: CellStore, workers: int, report: Callable[[Cell], None]
-    ) -> None:
         # spawn: a fork would copy the thread pools of BLAS and OpenMP in an unusable state.
         context = multiprocessing.get_context("spawn")
         threads = max(1, cores() // workers)
@@ -259,7 +272,7 @@ class Study:
             try:
                 for future in as_completed(futures):
                     future.result()
-                    report(futures[future])
+                    yield futures[future]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in multiprocessing.active_children():

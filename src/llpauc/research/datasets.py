@@ -32,13 +32,13 @@ The paper leaves some choices open. Ours:
   Adressa files. The fraction of noise is its fraction in the raw data.
 - **Repeated events** of a pair: the earliest is kept. The authors' Adressa keeps them in test.
 - **The release**: Yelp's file grows every year and the paper does not date its version, so the
-  sizes differ from `llpauc.research.published.SIZES`.
+  sizes differ from those that the paper prints.
 - **The seed** of the draw into noise: `SEED`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,7 @@ from llpauc.data.readers import Reading, read_interactions, read_split
 from llpauc.data.readers import load as load_folder
 from llpauc.data.splits import split_random_per_user
 from llpauc.errors import InputError, choose, listing
-from llpauc.research.declarations import PAPER
+from llpauc.research.paper import PAPER
 
 SEED = 2024
 NOISY_BELOW = 3.0
@@ -188,17 +188,6 @@ def missing_message(name: str, folder: str | Path) -> str:
     now = f"available: {listing(names)}" if names else "no other data set is available either"
     place = Path(folder) / dataset.folder
     return f"{name}: {place} {needs}; get it from {dataset.source}; {now}"
-
-
-def complete_pairs(
-    families: Sequence[str], names: Collection[str], folder: str | Path
-) -> list[str]:
-    """The families with both a clean and a noise set in `names`; at least one is required."""
-    complete = [f for f in families if {f"{f}-{variant}" for variant in VARIANTS} <= set(names)]
-    if not complete:
-        side = "noise" if f"{families[0]}-clean" in names else "clean"
-        raise InputError(missing_message(f"{families[0]}-{side}", folder))
-    return complete
 
 
 def statistics(split: Split) -> dict[str, Any]:

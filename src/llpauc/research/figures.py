@@ -7,15 +7,26 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.errors import InputError
 from llpauc.metrics import llpauc_score
 from llpauc.recommend.recipes import PAPER_GRID
-from llpauc.report.document import bullet_list, markdown_table
-from llpauc.research import datasets, plots, trainings
+from llpauc.report.document import bullet_list
+from llpauc.research import plots
 from llpauc.research.cells import Cell, Study
-from llpauc.research.report_files import MeanSd, Report, Row, short
+from llpauc.research.datasets import VARIANTS
+from llpauc.research.report_files import MeanSd, Report, Row, rows_table, short
 from llpauc.research.tables import TITLES
-from llpauc.research.trainings import ALPHA_BETA, GROUPS, PROTOCOL, Setting, seed_mean, training
+from llpauc.research.trainings import (
+    ALPHA_BETA,
+    GROUPS,
+    PROTOCOL,
+    Setting,
+    published_alpha_beta,
+    run_noise_loss,
+    run_perturbed_models,
+    run_roc,
+    seed_mean,
+    training_cells,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,36 +35,29 @@ FAMILIES = ("adressa", "ml-100k", "yelp", "amazon-book")
 
 def ablation(study: Study) -> Report:
     """AUC, OPAUC and LLPAUC, clean and noise: what each bound adds."""
-    names = _available(study, "adressa-clean", "adressa-noise")
+    names = study.require(("adressa-clean", "adressa-noise"))
     alpha, beta = (ALPHA_BETA["adressa"][name] for name in ("alpha", "beta"))
-    losses: dict[str, tuple[str, Setting]] = {
-        "AUC": ("auc", {}),
-        "OPAUC": ("opauc", {"beta": beta}),
-        "LLPAUC": ("llpauc", {"alpha": alpha, "beta": beta}),
+    losses: dict[str, Setting] = {
+        "AUC": {},
+        "OPAUC": {"beta": beta},
+        "LLPAUC": {"alpha": alpha, "beta": beta},
     }
     cells = {
-        (data, name): [training(data, loss, seed, **setting) for seed in study.seeds]
+        (data, name): training_cells(study, data, name.lower(), **setting)
         for data in names
-        for name, (loss, setting) in losses.items()
+        for name, setting in losses.items()
     }
     rows: list[Row] = []
-    lines = []
+    lines: list[Row] = []
     bars: dict[str, dict[str, MeanSd]] = {data: {} for data in names}
     for (data, name), results in study.grouped_results(cells).items():
         bars[data][name] = seed_mean(results, "recall@20")
         for group in GROUPS:
-            means = {m: seed_mean(results, m, group) for m in ("recall@20", "ndcg@20")}
-            lines.append([data, name, group, *map(str, means.values())])
-            rows += [
-                {
-                    "data": data,
-                    "optimised": name,
-                    "users": group,
-                    "metric": metric,
-                    **_columns(mean),
-                }
-                for metric, mean in means.items()
-            ]
+            row = {"data": data, "optimised": name, "users": group}
+            recall, ndcg = (seed_mean(results, m, group) for m in ("recall@20", "ndcg@20"))
+            lines.append(row | {"Recall@20": recall, "NDCG@20": ndcg})
+            rows += [row | {"metric": "recall@20"} | _columns(recall)]
+            rows += [row | {"metric": "ndcg@20"} | _columns(ndcg)]
     remarks = []
     for data, means in bars.items():
         order = sorted(means, key=lambda name: -means[name].mean)
@@ -65,22 +69,26 @@ def ablation(study: Study) -> Report:
             f"{name} loses {1 - noise[name].mean / clean[name].mean:.1%} from clean to noise."
             for name in losses
         ]
-    table = markdown_table(["data", "optimised", "users", "Recall@20", "NDCG@20"], lines)
-    bottom = 0.9 * min(mean.mean for means in bars.values() for mean in means.values())
-    label = "Recall@20, all users (axis cut)"
-    figure = plots.grouped_bars(bars, label, "What the bounds add", bottom)
+    figure = plots.bars(
+        {data: {"": means} for data, means in bars.items()},
+        "Recall@20, all users (axis cut)",
+        "What the bounds add",
+        texts={data: [f"{m.mean:.4f}" for m in means.values()] for data, means in bars.items()},
+        left=0.9 * min(mean.mean for means in bars.values() for mean in means.values()),
+    )
+    parts = [rows_table(lines), bullet_list(remarks)]
     values = {"alpha": alpha, "beta": beta, "n_seeds": len(study.seeds)}
-    return Report.of("figure-ablation", [table, bullet_list(remarks)], rows, figure, **values)
+    return Report.of("figure-ablation", parts, rows, figure, **values)
 
 
 def alpha_beta_grid(study: Study) -> Report:
     """Normalized Recall@20, @50, @100 over the grid of alpha and beta."""
-    (data,) = _available(study, "adressa-clean")
+    (data,) = study.require(("adressa-clean",))
     alphas = [*PAPER_GRID["alpha"], 1.0][:: 3 if study.quick else 1]
     betas = [*PAPER_GRID["beta"], 1.0][:: 4 if study.quick else 1]
     results = study.grouped_results(
         {
-            (a, b): [training(data, "llpauc", seed, alpha=a, beta=b) for seed in study.seeds]
+            (a, b): training_cells(study, data, "llpauc", alpha=a, beta=b)
             for a in alphas
             for b in betas
         }
@@ -112,16 +120,14 @@ def alpha_beta_grid(study: Study) -> Report:
 
 def robustness(study: Study) -> Report:
     """Recall@20 over alpha at a fixed beta, clean against noise."""
-    families = datasets.complete_pairs(FAMILIES, study.available, study.data)
+    families = study.require_pairs(FAMILIES)
     alphas = (0.3, 0.7, 1.0) if study.quick else (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     betas = {f: ALPHA_BETA.get(f, {"beta": 0.1})["beta"] for f in families}
     results = study.grouped_results(
         {
-            (f, v, a): [
-                training(f"{f}-{v}", "llpauc", seed, alpha=a, beta=betas[f]) for seed in study.seeds
-            ]
+            (f, v, a): training_cells(study, f"{f}-{v}", "llpauc", alpha=a, beta=betas[f])
             for f in families
-            for v in datasets.VARIANTS
+            for v in VARIANTS
             for a in alphas
         }
     )
@@ -130,7 +136,7 @@ def robustness(study: Study) -> Report:
     remarks = []
     for family, beta in betas.items():
         panel = panels[f"{family}, beta {beta:g}"] = {}
-        for variant in datasets.VARIANTS:
+        for variant in VARIANTS:
             by_alpha = {a: results[family, variant, a] for a in alphas}
             means = {a: seed_mean(some, "recall@20") for a, some in by_alpha.items()}
             panel[variant] = (alphas, list(means.values()))
@@ -152,17 +158,12 @@ def robustness(study: Study) -> Report:
 
 def convergence(study: Study) -> Report:
     """Validation Recall@20 after every epoch."""
-    (data,) = _available(study, "adressa-clean")
+    (data,) = study.require(("adressa-clean",))
     epochs = 5 if study.quick else 25
+    limits = {"test": False, "epochs": epochs, "patience": epochs}
     settings = {"llpauc": ALPHA_BETA["adressa"], "bpr": {}, "bce": {}, "sce": {}}
     results = study.grouped_results(
-        {
-            loss: [
-                training(data, loss, s, test=False, **setting, epochs=epochs, patience=epochs)
-                for s in study.seeds
-            ]
-            for loss, setting in settings.items()
-        }
+        {loss: training_cells(study, data, loss, **s, **limits) for loss, s in settings.items()}
     )
     x = range(1, epochs + 1)
     lines = {
@@ -191,22 +192,12 @@ def convergence(study: Study) -> Report:
 
 def noise_loss(study: Study) -> Report:
     """The mean BPR loss of noisy and of clean training events while BPR trains."""
-    families = datasets.complete_pairs(FAMILIES, study.available, study.data)
     options = {k: PROTOCOL[k] for k in ("dimensions", "lr", "batch_size", "negatives", "sampler")}
     options |= {"loss": "bpr", "epochs": 3 if study.quick else 20}
-    cells = {
-        family: [
-            Cell.of(
-                trainings.run_noise_loss,
-                f"{family}-noise",
-                clean=f"{family}-clean",
-                seed=seed,
-                **options,
-            )
-            for seed in study.seeds
-        ]
-        for family in families
-    }
+    cells = {}
+    for family in study.require_pairs(FAMILIES):
+        base = Cell.of(run_noise_loss, f"{family}-noise", clean=f"{family}-clean", **options)
+        cells[family] = [base.replace(seed=seed) for seed in study.seeds]
     panels: dict[str, plots.Curves] = {}
     rows: list[Row] = []
     remarks = []
@@ -234,11 +225,11 @@ def noise_loss(study: Study) -> Report:
 
 def roc(study: Study) -> Report:
     """The ROC curve of a user, with the region that LLPAUC measures."""
-    (data,) = _available(study, "adressa-clean")
+    (data,) = study.require(("adressa-clean",))
     setting = {**PROTOCOL, "cold_users": "mean", **ALPHA_BETA["adressa"]}
     alpha, beta = setting["alpha"], setting["beta"]
     options = {"model": "mf", "loss": "llpauc", "seed": study.seeds[0], **setting}
-    curve = study.result(Cell.of(trainings.run_roc, data, **options))
+    curve = study.result(Cell.of(run_roc, data, **options))
     # The curve and its areas, from the ranks of the user's items.
     labels = np.zeros(curve["items"], bool)
     labels[curve["hits"]] = True
@@ -270,7 +261,6 @@ def around_model(study: Study) -> Report:
     over users with few positives each. So a model is trained, noise of growing strength is added to
     its vectors, and the means over users of each metric and of Recall@20 are compared.
     """
-    names = _available(study, "adressa-clean", "ml-100k-clean")
     alphas, betas = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0), (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
     metrics = ["recall@20", "ndcg@20", *[_llpauc(a, b) for a in alphas for b in betas]]
     options = {name: value for name, value in PROTOCOL.items() if name != "cold_users"}
@@ -278,12 +268,13 @@ def around_model(study: Study) -> Report:
     options |= {"loss": "llpauc", "metrics": ";".join(metrics), "seed": study.seeds[0]}
     fallback = {"alpha": 0.7, "beta": 0.1}
     cells = {}
-    for data in names:
-        setting = {**options, **(trainings.published_alpha_beta(data) or fallback)}
-        cells[data] = [Cell.of(trainings.run_perturbed_models, data, **setting)]
+    for data in study.require(("adressa-clean", "ml-100k-clean")):
+        setting = {**options, **(published_alpha_beta(data) or fallback)}
+        cells[data] = [Cell.of(run_perturbed_models, data, **setting)]
     maps: dict[str, Floats] = {}
     rows: list[Row] = []
-    remarks, lines = [], []
+    lines: list[Row] = []
+    remarks = []
     for data, (result,) in study.grouped_results(cells).items():
         means = np.array(result["means"])
         recall = means[:, 0]
@@ -302,7 +293,9 @@ def around_model(study: Study) -> Report:
             "NDCG@20": "ndcg@20",
         }
         for title, name in shown.items():
-            lines.append([data, title, f"{agreement[name][0]:.3f}", f"{agreement[name][1]:.1%}"])
+            line = {"data": data, "metric": title}
+            line |= {"correlation with Recall@20": f"{agreement[name][0]:.3f}"}
+            lines.append(line | {"pairs ordered differently": f"{agreement[name][1]:.1%}"})
         best_alpha = alphas[int(np.nanargmax(grid[:, -1]))]
         remarks.append(
             f"{data}: at beta 1 the best alpha ({best_alpha:g}) gives {np.nanmax(grid[:, -1]):.3f},"
@@ -313,8 +306,7 @@ def around_model(study: Study) -> Report:
             {"data": data, "metric": name, "correlation": f"{c:.6f}", "inverted": f"{i:.6f}"}
             for name, (c, i) in agreement.items()
         ]
-    header = ["data", "metric", "correlation with Recall@20", "pairs ordered differently"]
-    parts = [markdown_table(header, lines), bullet_list(remarks)]
+    parts = [rows_table(lines), bullet_list(remarks)]
     title = "Correlation with Recall@20 over models around a trained one"
     figure = plots.heat_maps(maps, alphas, betas, title, "correlation")
     return Report.of("figure-around-model", parts, rows, figure, models=options["models"])
@@ -326,9 +318,9 @@ def _llpauc(alpha: float, beta: float) -> str:
 
 def correlation(one: Floats, other: Floats) -> float:
     """Pearson's; NaN where one is constant."""
-    deviations = (one - one.mean(), other - other.mean())
-    scale = float(np.sqrt((deviations[0] ** 2).sum() * (deviations[1] ** 2).sum()))
-    return float((deviations[0] * deviations[1]).sum()) / scale if scale > 0 else float("nan")
+    x, y = one - one.mean(), other - other.mean()
+    scale = float(np.sqrt((x**2).sum() * (y**2).sum()))
+    return float((x * y).sum()) / scale if scale > 0 else float("nan")
 
 
 def inverted(one: Floats, other: Floats) -> float:
@@ -337,14 +329,6 @@ def inverted(one: Floats, other: Floats) -> float:
     signs, target = np.sign(one[first] - one[second]), np.sign(other[first] - other[second])
     decided = target != 0
     return float(np.mean((1 - target[decided] * signs[decided]) / 2))
-
-
-def _available(study: Study, *names: str) -> list[str]:
-    """Those of the data sets that are available; at least one is required."""
-    present = [name for name in names if name in study.available]
-    if not present:
-        raise InputError(datasets.missing_message(names[0], study.data))
-    return present
 
 
 def _means_over_seeds(curves: Sequence[Sequence[float]]) -> list[MeanSd]:

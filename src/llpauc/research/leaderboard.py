@@ -18,9 +18,8 @@ from llpauc.data.interactions import Split, before, join
 from llpauc.errors import choose
 from llpauc.recommend.lists import Recommendations, write_lists
 from llpauc.recommend.recipes import recipe, with_loss
-from llpauc.report.document import markdown_table
 from llpauc.research.cells import Result, Study
-from llpauc.research.report_files import MeanSd, Report, Row, setting_text
+from llpauc.research.report_files import MeanSd, Report, Row, rows_table, setting_text
 from llpauc.research.trainings import (
     GRIDS,
     Setting,
@@ -142,8 +141,7 @@ def leaderboard(
         )
         rows += of_board
         shown = [_without(row, "data", "learns from") for row in of_board]
-        table = markdown_table(list(shown[0]), [list(map(str, row.values())) for row in shown])
-        parts += [f"## {data}, learning from {history}", table]
+        parts += [f"## {data}, learning from {history}", rows_table(shown)]
         if (data, history) in TO_BEAT:
             method, recall, ndcg = TO_BEAT[data, history]
             parts.append(f"To beat: {method}, {recall:.4f} / {ndcg:.4f}.")

@@ -18,8 +18,8 @@ from statistics import fmean
 from llpauc.report.document import bullet_list, markdown_table
 from llpauc.research import plots
 from llpauc.research.cells import Result, Study
-from llpauc.research.datasets import VARIANTS, complete_pairs
-from llpauc.research.declarations import PAPER, expand
+from llpauc.research.datasets import VARIANTS
+from llpauc.research.paper import PAPER, expand
 from llpauc.research.report_files import MeanSd, Report, Row, setting_text, short
 from llpauc.research.trainings import Setting, seed_values, seeded_cells
 
@@ -74,7 +74,7 @@ class Comparison:
 
 def noise_gap(study: Study) -> Report:
     """Every loss, popularity and EASE, clean against noise."""
-    pairs = complete_pairs(PAPER["noise"]["pairs"], study.available, study.data)
+    pairs = study.require_pairs(PAPER["noise"]["pairs"])
     by_pair = {pair: compare(pair, study) for pair in pairs}
     parts = []
     for pair, methods in by_pair.items():
@@ -84,18 +84,15 @@ def noise_gap(study: Study) -> Report:
     every = [method for methods in by_pair.values() for method in methods]
     parts += ["## Over all pairs", bullet_list(averages(every))]
     panels = {
-        pair: {
-            m.method: (
-                m.mean("clean", PLOTTED),
-                m.mean("noise", PLOTTED),
-                m.fraction_lost(PLOTTED).mean,
-            )
-            for m in methods
-        }
+        pair: {f"{v} training": {m.method: m.mean(v, PLOTTED) for m in some} for v in VARIANTS}
+        for pair, some in by_pair.items()
+    }
+    changes = {
+        pair: [f"{-m.fraction_lost(PLOTTED).mean:+.1%}" for m in methods]
         for pair, methods in by_pair.items()
     }
     title = "Clean and noise training, with the change caused by noise"
-    figure = plots.clean_and_noise(panels, f"{METRICS[PLOTTED]}, all users", title)
+    figure = plots.bars(panels, f"{METRICS[PLOTTED]}, all users", title, texts=changes)
     rows = [row for method in every for row in _csv_rows(method)]
     seeds = ", ".join(map(str, study.seeds))
     return Report.of("table-noise-gap", parts, rows, figure, seeds=seeds)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from llpauc.research.declarations import PAPER
+from llpauc.report.document import markdown_table
+from llpauc.research.paper import PAPER
 from llpauc.storage.atomic import atomic_write
 from llpauc.storage.environment import git_commit
 from llpauc.storage.figure_files import save
@@ -82,6 +83,18 @@ def write_report(report: Report, folder: Path, command: str) -> list[Path]:
     if report.figure is not None:
         paths.append(save(report.figure, folder / f"{report.name}.png"))
     return paths
+
+
+def rows_table(rows: Sequence[Row]) -> str:
+    """A Markdown table of rows with the same keys.
+
+    >>> print(rows_table([{"data": "yelp", "users": 45542}]))
+    | data | users |
+    |---|---|
+    | yelp | 45,542 |
+    """
+    cells = [[f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()] for row in rows]
+    return markdown_table(list(rows[0]), cells)
 
 
 @dataclass(frozen=True)

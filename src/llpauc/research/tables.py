@@ -6,19 +6,18 @@ data sets, and the time of a training step of every loss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from llpauc.errors import InputError
 from llpauc.losses import LOSSES
-from llpauc.report.document import bullet_list, markdown_table
+from llpauc.report.document import bullet_list
 from llpauc.research import datasets, plots, trainings
 from llpauc.research.cells import Cell, Result, Study
-from llpauc.research.declarations import PAPER
-from llpauc.research.published import SIZES, PublishedValue, published
-from llpauc.research.report_files import MeanSd, Report, Row, setting_text, short
-from llpauc.research.trainings import GROUPS, PROTOCOL, Setting
+from llpauc.research.paper import PAPER, PUBLISHED, PublishedValue
+from llpauc.research.report_files import MeanSd, Report, Row, rows_table, setting_text, short
+from llpauc.research.trainings import GROUPS, PROTOCOL, Setting, training_cells
 
 TITLES: dict[str, str] = PAPER["titles"]
 # Extra rows, which are not ranked: LLPAUC with the alpha and beta that the paper prints, and with
@@ -50,36 +49,35 @@ def compare_losses(name: str, study: Study) -> Report:
     """Train and measure every method of a declared table, next to the published values."""
     table = PAPER["tables"][name]
     losses = {f"{f}-{v}": some for f in table["families"] for v, some in table["losses"].items()}
-    present = [data for data in losses if data in study.available]
-    if not present:
-        raise InputError(datasets.missing_message(next(iter(losses)), study.data))
-    by_data = {data: _rows(name, study, data, losses[data], table["backbones"]) for data in present}
-    parts = []
-    for data, of_data in by_data.items():
+    rows, parts = [], []
+    panels: dict[str, dict[str, dict[str, MeanSd]]] = {}
+    published: dict[str, dict[str, float]] = {}
+    untrained: dict[str, dict[str, float]] = {}
+    present = study.require(list(losses))
+    for data in present:
+        of_data = _rows(name, study, data, losses[data], table["backbones"])
         parts += [f"## {data}", methods_table(of_data), bullet_list(remarks(of_data))]
+        rows += of_data
+        for backbone in table["backbones"]:
+            of_panel = [row for row in of_data if row.backbone == backbone]
+            panel = f"{data}, {backbone}"
+            panels[panel] = {"ours": {TITLES[r.method]: r.mean("recall@20") for r in of_panel}}
+            published[panel] = {
+                TITLES[r.method]: r.published.recall for r in of_panel if r.published is not None
+            }
+            untrained[panel] = {
+                TITLES[r.method]: r.mean("recall@20").mean for r in of_data if r.backbone == "-"
+            }
     absent = [data for data in losses if data not in present]
     if absent:
         parts.append(
             f"Not run: {', '.join(absent)} (the raw files are missing; `llpauc reproduce"
             " table-datasets` lists them)."
         )
-    rows = [row for of_data in by_data.values() for row in of_data]
-    bars = {
-        (row.data, row.backbone, TITLES[row.method]): (
-            row.mean("recall@20"),
-            row.published.recall if row.published else None,
-        )
-        for row in rows
-    }
     title = f"{PAPER['reports'][name]['title']}: Recall@20, all users, the paper's protocol"
-    return Report.of(
-        name,
-        parts,
-        [_csv_row(row) for row in rows],
-        plots.compare_losses(bars, title),
-        seeds=", ".join(map(str, study.seeds)),
-        **PROTOCOL,
-    )
+    figure = plots.bars(panels, "Recall@20", title, published=published, lines=untrained)
+    seeds = ", ".join(map(str, study.seeds))
+    return Report.of(name, parts, [_csv_row(row) for row in rows], figure, seeds=seeds, **PROTOCOL)
 
 
 table1, table2, table_ml100k, table_ltr = (
@@ -106,13 +104,11 @@ def _rows(
             loss = "llpauc" if method in EXTRA else method
             rule: Setting = {"valid_metric": "recall@50"} if method == AUTHORS_RULE else {}
             if (backbone, method) != ("lightgcn", AUTHORS_RULE):
-                cells[backbone, method] = [
-                    trainings.training(data, loss, seed, backbone, **setting, **rule)
-                    for seed in study.seeds
-                ]
+                options = {**setting, **rule}
+                cells[backbone, method] = training_cells(study, data, loss, backbone, **options)
     settings |= {"popularity": {}, "ease": ease}
     return [
-        TableRow(data, b, m, settings[m], results, published(table, data, b, m))
+        TableRow(data, b, m, settings[m], results, PUBLISHED.get((table, data, b, m)))
         for (b, m), results in study.grouped_results(cells).items()
     ]
 
@@ -126,11 +122,13 @@ def methods_table(rows: Sequence[TableRow]) -> str:
         pairs = [row.pair(group) for group in GROUPS]
         if row in best:
             pairs[0] = f"**{pairs[0]}**"
+        line = {"backbone": row.backbone, "loss": TITLES[row.method]}
+        line |= {"setting": setting_text(row.setting) or "-"}
+        line |= dict(zip(GROUPS, pairs, strict=True))
         value = row.published
         means = [] if value is None else [MeanSd(*value[:2]), MeanSd(*value[2:])]
-        texts = [setting_text(row.setting) or "-", *pairs, " / ".join(map(str, means)) or "-"]
-        lines.append([row.backbone, TITLES[row.method], *texts])
-    return markdown_table(["backbone", "loss", "setting", *GROUPS, "the paper, all users"], lines)
+        lines.append(line | {"the paper, all users": " / ".join(map(str, means)) or "-"})
+    return rows_table(lines)
 
 
 def _ranked(rows: Sequence[TableRow], backbone: str) -> list[TableRow]:
@@ -187,48 +185,44 @@ def _csv_row(row: TableRow) -> Row:
     return line
 
 
-def paper_datasets(study: Study) -> list[str]:
-    """The paper's data sets in the data folder; at least one is required."""
-    names = [name for name in datasets.PAPER_DATASETS if name in study.available]
-    if not names:
-        raise InputError(datasets.missing_message("adressa-clean", study.data))
-    return names
-
-
 def dataset_table(study: Study) -> Report:
     """The paper's table of data sets, and what it leaves out."""
     rows: list[Row] = []
     cold: dict[str, float] = {}
-    for name in paper_datasets(study):
+    for name in study.require(datasets.PAPER_DATASETS):
         counts = datasets.statistics(study.split(name))
         cold[name] = 100 * counts["cold test users"]
+        sizes = PAPER["sizes"].get(name)
         duplicates = [f"{part} {n}" for part, n in counts["duplicates"].items() if n]
-        row = {"data": name, **{key: counts[key] for key in ("users", "items", "interactions")}}
-        row["sparsity"] = f"{counts['sparsity']:.2%}"
-        row["the paper"] = (
-            "{:,} / {:,} / {:,} / {:.2%}".format(*SIZES[name]) if name in SIZES else "-"
-        )
-        row["test users"] = counts["test users"]
-        row["of them cold"] = f"{counts['cold test users']:.1%}"
-        row["duplicates"] = ", ".join(duplicates) or "none"
-        rows.append(
-            row | {key: counts[key] for key in ("test pairs also in train", "also in valid")}
-        )
-    lines = [[f"{v:,}" if isinstance(v, int) else str(v) for v in r.values()] for r in rows]
-    messages = [
-        datasets.missing_message(name, study.data)
+        row = {
+            "data": name,
+            "users": counts["users"],
+            "items": counts["items"],
+            "interactions": counts["interactions"],
+            "sparsity": f"{counts['sparsity']:.2%}",
+            "the paper": "{:,} / {:,} / {:,} / {:.2%}".format(*sizes) if sizes else "-",
+            "test users": counts["test users"],
+            "of them cold": f"{counts['cold test users']:.1%}",
+            "duplicates": ", ".join(duplicates) or "none",
+            "test pairs also in train": counts["test pairs also in train"],
+            "also in valid": counts["also in valid"],
+        }
+        rows.append(row)
+    parts = [rows_table(rows)]
+    absent = [
+        datasets.missing_message(name, study.data).replace(f"{study.data}/", "")
         for name in datasets.PAPER_DATASETS
         if name not in study.available
     ]
-    absent = [line.replace(f"{study.data}/", "").split("; available")[0] for line in messages]
-    parts = [markdown_table(list(rows[0]), lines), *([bullet_list(absent)] if absent else [])]
-    figure = plots.sorted_bars(cold, "test users without a training event, %", "Cold users")
+    if absent:
+        parts.append(bullet_list([line.split("; available")[0] for line in absent]))
+    figure = _sorted_bars(cold, "test users without a training event, %", "Cold users")
     return Report.of("table-datasets", parts, rows, figure)
 
 
 def step_time_table(study: Study) -> Report:
     """Time of one training step of every loss, in turns within one process."""
-    data = paper_datasets(study)[0]
+    data = study.require(datasets.PAPER_DATASETS)[0]
     shape = {k: PROTOCOL[k] for k in ("dimensions", "batch_size", "negatives", "sampler")}
     rounds = {"batches": 20, "rounds": 3} if study.quick else {"batches": 100, "rounds": 9}
     options = {"losses": ",".join(LOSSES), "seed": study.seeds[0], **rounds, **shape}
@@ -241,10 +235,13 @@ def step_time_table(study: Study) -> Report:
         }
         for name, value in sorted(seconds.items(), key=lambda pair: pair[1])
     ]
-    parts = [markdown_table(list(rows[0]), [list(row.values()) for row in rows])]
-    figure = plots.sorted_bars(
-        {name: 1e3 * value for name, value in seconds.items()},
-        "milliseconds a step",
-        "Time of a training step, by loss",
-    )
-    return Report.of("table-complexity", parts, rows, figure, data=data, **shape)
+    times = {name: 1e3 * value for name, value in seconds.items()}
+    figure = _sorted_bars(times, "milliseconds a step", "Time of a training step, by loss")
+    return Report.of("table-complexity", [rows_table(rows)], rows, figure, data=data, **shape)
+
+
+def _sorted_bars(values: Mapping[str, float], x_label: str, title: str) -> Any:
+    ordered = sorted(values.items(), key=lambda pair: pair[1])
+    bars = {name: MeanSd(value, None) for name, value in ordered}
+    texts = [f"{value:.2f}" for _, value in ordered]
+    return plots.bars({"": {"": bars}}, x_label, title, texts={"": texts})

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -29,7 +30,7 @@ from llpauc.recommend import Recommender
 from llpauc.recommend.parameters import plan
 from llpauc.recommend.recipes import PAPER_GRID, PAPER_PROTOCOL
 from llpauc.research.cells import Cell, Load, Result, Study
-from llpauc.research.declarations import PAPER, expand
+from llpauc.research.paper import PAPER, expand
 from llpauc.research.report_files import MeanSd
 from llpauc.training import Epoch, History, fit
 from llpauc.training.samplers import make_sampler
@@ -67,6 +68,13 @@ def training(
     return Cell.of(run_training, data, loss=loss, seed=seed, test=test, **options)
 
 
+def training_cells(
+    study: Study, data: str, loss: str, backbone: str = "mf", *, test: bool = True, **setting: Any
+) -> list[Cell]:
+    """The cells of `training`, one per seed."""
+    return [training(data, loss, seed, backbone, test=test, **setting) for seed in study.seeds]
+
+
 def baseline(data: str, model: str, *, test: bool = True, **setting: Any) -> Cell:
     """A model without training, evaluated as in the paper's protocol."""
     options = {"metric": PROTOCOL["valid_metric"], "mask": "paper", "seed": 0, **setting}
@@ -78,11 +86,8 @@ def choose_settings(study: Study, data: str, losses: Sequence[str]) -> dict[str,
     cells: dict[str, list[tuple[Setting, list[Cell]]]] = {}
     for loss in losses:
         grid = GRIDS[loss][len(GRIDS[loss]) // 2 :][:1] if study.quick else GRIDS[loss]
-        cells[loss] = [
-            (setting, [training(data, loss, s, test=False, **setting) for s in study.seeds])
-            for setting in grid
-        ]
-    ease = [(setting, [baseline(data, "ease", test=False, **setting)]) for setting in GRIDS["ease"]]
+        cells[loss] = [(s, training_cells(study, data, loss, test=False, **s)) for s in grid]
+    ease = [(s, [baseline(data, "ease", test=False, **s)]) for s in GRIDS["ease"]]
     return study.choose_best({**cells, "ease": ease})
 
 
@@ -137,12 +142,10 @@ def run_training(
         "collisions": history.collisions,
     }
     if test:
-        result["test"] = evaluate(trained.scorer(), split, metrics=METRICS, mask="paper").summary()
+        measure = partial(evaluate, split=split, metrics=METRICS, mask="paper")
+        result["test"] = measure(trained.scorer()).summary()
         trained.options = dataclasses.replace(trained.options, cold_users="mean")
-        scorer = trained.scorer()
-        result["test_mean_vector"] = evaluate(
-            scorer, split, metrics=METRICS, mask="paper"
-        ).summary()
+        result["test_mean_vector"] = measure(trained.scorer()).summary()
     return result
 
 
@@ -250,8 +253,7 @@ def run_noise_loss(
 def run_roc(load: Load, data: str, *, model: str, loss: str, **setting: Any) -> Result:
     """The ROC curve of the warm test user with most test items, under a trained model."""
     split = load(data)
-    if split.test is None:
-        raise InputError(f"{data} has no test part")
+    assert split.test is not None
     trained, _ = _train(split, model, loss, setting)
     seen, relevant = pairs_before(split, "test"), split.test.matrix
     n_relevant = np.diff(without(relevant, seen).indptr)
@@ -287,8 +289,7 @@ def run_perturbed_models(
         max_users: the metrics are means over at most this many test users with training events.
     """
     split = load(data)
-    if split.test is None:
-        raise InputError(f"{data} has no test part")
+    assert split.test is not None
     trained, _ = _train(split, "mf", loss, {**setting, "seed": seed})
     warm = np.diff(split.train.matrix.indptr) > 0
     users = np.unique(split.test.users[warm[split.test.users]])
