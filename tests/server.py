@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from llpauc.data.interactions import Interactions
 from llpauc.recommend import Recommender
-from llpauc.serving import ServingState, load_run, make_app
+from llpauc.serving import ServingState, make_app
 from tests.datasets import taste_split
 
 KEY = "k" * 20
@@ -46,9 +46,9 @@ def save_run_with_integer_ids(folder: Path) -> Path:
     return Recommender(epochs=1, dimensions=8, hold_out=0).fit(data).save(folder)
 
 
-def client_of(folder: Path, key: str | None = None, page_data=None) -> TestClient:
-    state = ServingState(folder, load_run(folder))
-    return TestClient(make_app(state, key, page_data), base_url="http://127.0.0.1")
+def client_of(folder: Path, key: str | None = None, **page_data) -> TestClient:
+    app = make_app(ServingState(folder, **page_data), key)
+    return TestClient(app, base_url="http://127.0.0.1")
 
 
 def pairs(entries) -> list[tuple[str, float]]:

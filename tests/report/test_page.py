@@ -35,7 +35,6 @@ from llpauc.report import (
     view_users,
 )
 from llpauc.report.users import LIST_LENGTH, MAX_SHOWN
-from llpauc.serving import PageData
 from tests.datasets import random_split, score_table, taste_split
 from tests.server import KEY, client_of
 
@@ -476,7 +475,7 @@ def test_page_routes_require_the_key_except_the_page(run):
 
 def test_page_routes_return_the_data_of_a_report(run):
     titles = {"i3": "Three"}
-    with client_of(run, page_data=PageData(titles, {"metric": "x"})) as client:
+    with client_of(run, titles=titles, tuning={"metric": "x"}) as client:
         about = client.get("/page/about").json()
         user = client.get("/page/user", params={"id": "u7"}).json()
         matches = client.get("/page/users", params={"text": "U5"}).json()

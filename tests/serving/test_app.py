@@ -181,7 +181,7 @@ def test_routes_refuse_unknown_paths_methods_and_content_types(client):
 
 def test_request_limits_refuse_long_body_before_reading_it(runs):
     """The Content-Length is 100 MB; no byte of the body is received."""
-    app = make_app(ServingState(runs["mf"], load_run(runs["mf"])), None)
+    app = make_app(ServingState(runs["mf"]), None)
     received, sent = [], []
 
     async def receive():
@@ -209,7 +209,7 @@ def test_request_limits_refuse_long_body_before_reading_it(runs):
 
 def test_request_limits_refuse_body_that_does_not_arrive(runs, monkeypatch):
     monkeypatch.setattr(limits, "BODY_SECONDS", 0.05)
-    app = make_app(ServingState(runs["mf"], load_run(runs["mf"])), None)
+    app = make_app(ServingState(runs["mf"]), None)
     sent = []
 
     async def receive():
@@ -343,7 +343,7 @@ def test_metrics_histogram_buckets_are_cumulative():
 
 
 def test_readyz_is_503_without_ranking_threads(runs):
-    state = ServingState(runs["mf"], load_run(runs["mf"]))
+    state = ServingState(runs["mf"])
     with TestClient(make_app(state, None), base_url="http://127.0.0.1") as client:
         client.portal.call(state.batcher.close)
         check_refused(client.get("/readyz"), 503, "ranking threads")

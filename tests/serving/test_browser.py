@@ -22,7 +22,7 @@ from llpauc.metrics.pair_counts import PairCounts
 from llpauc.metrics.partial_auc import partial_auc_from_counts, selected_count
 from llpauc.recommend import Recommender
 from llpauc.report import render_page
-from llpauc.serving import PageData, ServingState, load_run, make_app
+from llpauc.serving import ServingState, make_app
 from llpauc.serving.server import listen
 from tests.datasets import score_table
 
@@ -84,9 +84,9 @@ def runs(tmp_path_factory) -> dict[str, Path]:
 
 
 @contextmanager
-def served(run: Path, key: str | None = None, page_data: PageData | None = None) -> Iterator[str]:
+def served(run: Path, key: str | None = None, titles=None) -> Iterator[str]:
     """The server in a thread of this process, on a free port of the loopback address."""
-    app = make_app(ServingState(run, load_run(run)), key, page_data)
+    app = make_app(ServingState(run, titles), key)
     with listen("127.0.0.1", 0, key) as listener:
         server = uvicorn.Server(uvicorn.Config(app, lifespan="on", ws="none", log_level="error"))
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
@@ -255,8 +255,8 @@ def test_page_partial_auc_equals_metrics_exactly(browser, tmp_path):
 
 
 def test_served_page_shows_metrics_and_lists_of_a_user(browser, runs):
-    page_data = PageData({"i2": "The Second", "i1": HTML_ID}, None)
-    with served(runs["mf"], page_data=page_data) as url, opened(browser, url) as page:
+    titles = {"i2": "The Second", "i1": HTML_ID}
+    with served(runs["mf"], titles=titles) as url, opened(browser, url) as page:
         pick(page, "user 10")
         assert "7 test events" in page.text_content("#basis")
         move_sliders(page, runs["mf"], "user 10")

@@ -41,7 +41,6 @@ def serve(
     from llpauc.errors import InputError
 
     try:
-        from llpauc.serving import PageData
         from llpauc.serving.server import serve_run
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("llpauc"):
@@ -51,11 +50,11 @@ def serve(
         ) from None
     from llpauc.report import read_titles, read_tuning
 
-    page_data = PageData(read_titles(items), read_tuning(tuning))
+    titles, trials = read_titles(items), read_tuning(tuning)
     check_run_fits_memory(run)
     if json:
         logging.getLogger("llpauc").handlers = [_JSONHandler()]
-    serve_run(run, host, port, api_key_file, page_data)
+    serve_run(run, host, port, api_key_file, titles, trials)
 
 
 class _JSONHandler(logging.Handler):

@@ -160,7 +160,7 @@ def convergence(study: Study) -> Report:
     """Validation Recall@20 after every epoch."""
     (data,) = study.require(("adressa-clean",))
     epochs = 5 if study.quick else 25
-    limits = {"test": False, "epochs": epochs, "patience": epochs}
+    limits: Setting = {"test": False, "epochs": epochs, "patience": epochs}
     settings = {"llpauc": ALPHA_BETA["adressa"], "bpr": {}, "bce": {}, "sce": {}}
     results = study.grouped_results(
         {loss: training_cells(study, data, loss, **s, **limits) for loss, s in settings.items()}

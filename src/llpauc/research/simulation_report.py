@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -163,71 +163,65 @@ def _inversions_of_maxima(simulation: Simulation, findings: Sequence[Finding]) -
 
 def check_claims(findings: Sequence[Finding]) -> list[Claim]:
     """The claims about the correlation with Recall@K; K without a correlation are left out."""
-    defined = [f for f in findings if f.llpauc is not None and f.opauc is not None]
-    return list(_claims(defined)) if defined else []
+    findings = [f for f in findings if f.llpauc is not None and f.opauc is not None]
+    if not findings:
+        return []
+    claims = []
 
+    def add(claim: str, holds: bool, evidence: str) -> None:
+        claims.append(Claim(claim, holds, evidence))
 
-def _claims(findings: Sequence[Finding]) -> Iterator[Claim]:
-    best = [f.llpauc for f in findings if f.llpauc]
-    peaks = [spot.correlation for spot in best]
-
-    def by_k(template: str, *columns: Sequence[float], of: Sequence[Finding] = findings) -> str:
-        rows = zip(of, *columns, strict=True)
+    def by_k(template: str, *columns: Sequence[float]) -> str:
+        rows = zip(findings, *columns, strict=True)
         return ", ".join(f"K={f.k}: {template.format(*values)}" for f, *values in rows)
 
     def clearly_above(high: Sequence[float], low: Sequence[float]) -> bool:
         return all(a > b + _CLEAR for a, b in zip(high, low, strict=True))
 
-    yield Claim(
-        "LLPAUC's maximum is above 0.9 for every K",
-        min(peaks) > 0.9,
-        f"{min(peaks):.3f} to {max(peaks):.3f}",
-    )
+    best = [f.llpauc for f in findings if f.llpauc]
+    peaks = [spot.correlation for spot in best]
+    evidence = f"{min(peaks):.3f} to {max(peaks):.3f}"
+    add("LLPAUC's maximum is above 0.9 for every K", min(peaks) > 0.9, evidence)
     for name in ("beta", "alpha"):
         fractions = [float(getattr(spot, name)) for spot in best]
         if len(fractions) > 1:
-            yield Claim(
-                f"the {name} of the maximum grows with K",
-                fractions == sorted(fractions) and fractions[0] < fractions[-1],
-                f"{name} {by_k('{:.2g}', fractions)}",
-            )
-    gains = [f.llpauc.correlation - f.opauc.correlation for f in findings if f.llpauc and f.opauc]
-    yield Claim(
+            grows = fractions == sorted(fractions) and fractions[0] < fractions[-1]
+            evidence = f"{name} {by_k('{:.2g}', fractions)}"
+            add(f"the {name} of the maximum grows with K", grows, evidence)
+    gain = max(f.llpauc.correlation - f.opauc.correlation for f in findings if f.llpauc and f.opauc)
+    add(
         "at the best beta, the bound on TPR adds almost nothing: OPAUC's maximum is as high",
-        max(gains) < _CLOSE,
-        f"LLPAUC's maximum is higher by {max(gains):.4f} at most",
+        gain < _CLOSE,
+        f"LLPAUC's maximum is higher by {gain:.4f} at most",
     )
     for large in zip(*(f.large_betas for f in findings), strict=True):
-        beta, opauc = large[0].beta, [at.opauc for at in large]
+        beta, opauc = f"at beta {large[0].beta:.2g}", [at.opauc for at in large]
         llpauc = [at.llpauc.correlation if at.llpauc else math.nan for at in large]
-        yield Claim(
-            f"at beta {beta:.2g}, LLPAUC with the best alpha is clearly above"
-            f" {'AUC' if beta == 1.0 else 'OPAUC'}",
+        add(
+            f"{beta}, LLPAUC with the best alpha is clearly above"
+            f" {'AUC' if large[0].beta == 1.0 else 'OPAUC'}",
             clearly_above(llpauc, opauc),
             by_k("{:.2f} against {:.2f}", llpauc, opauc),
         )
-    kept_fractions = [value / peak for value, peak in zip(llpauc, peaks, strict=True)]
-    yield Claim(
-        f"at beta {beta:.2g}, LLPAUC with the best alpha keeps {_MOST:.0%} of its maximum",
-        min(kept_fractions) >= _MOST,
-        by_k("{:.0%}", kept_fractions),
-    )
+    # The last of the large betas.
+    fractions = [value / peak for value, peak in zip(llpauc, peaks, strict=True)]
+    claim = f"{beta}, LLPAUC with the best alpha keeps {_MOST:.0%} of its maximum"
+    add(claim, min(fractions) >= _MOST, by_k("{:.0%}", fractions))
     large_alpha = [at.large_alpha for at in large]
-    yield Claim(
-        f"one of alpha and beta must be well chosen: at beta {beta:.2g}, an alpha ten times too"
-        " large is clearly worse",
+    add(
+        f"one of alpha and beta must be well chosen: {beta}, an alpha ten times too large is"
+        " clearly worse",
         clearly_above(llpauc, large_alpha),
         by_k("{:.2f} to {:.2f}", llpauc, large_alpha),
     )
-    both = [f for f in findings if f.two_way]
-    if both:
-        two_way = [f.two_way.correlation for f in both if f.two_way]
-        lower_left = [f.llpauc.correlation for f in both if f.llpauc]
-        yield Claim(
+    two_way = [f.two_way.correlation for f in findings if f.two_way]
+    if two_way:
+        add(
             "the two-way (upper-left) area, alpha < 1, follows Recall@K clearly less than LLPAUC",
-            clearly_above(lower_left, two_way),
-            by_k("{:.2f} against {:.2f}", two_way, lower_left, of=both),
+            clearly_above(peaks, two_way),
+            by_k("{:.2f} against {:.2f}", two_way, peaks),
         )
+    return claims
 
 
 def describe(simulation: Simulation) -> str:

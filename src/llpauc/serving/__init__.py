@@ -4,8 +4,8 @@ A request passes limits.py (key, size, time), app.py (the route), batching.py (r
 together), loaded_run.py (ids and filters) and `llpauc.evaluation.ranking`.
 """
 
-from llpauc.serving.app import PageData, ServingState, make_app
+from llpauc.serving.app import ServingState, make_app
 from llpauc.serving.loaded_run import LoadedRun, load_run
 from llpauc.serving.server import serve_run
 
-__all__ = ["LoadedRun", "PageData", "ServingState", "load_run", "make_app", "serve_run"]
+__all__ = ["LoadedRun", "ServingState", "load_run", "make_app", "serve_run"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 from fastapi import APIRouter, FastAPI, HTTPException, Request
@@ -44,29 +44,23 @@ _SAFE = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 _NOT_STORED = {"cache-control": "no-store", **_SAFE}
 
 
-@dataclass(frozen=True)
-class PageData:
-    """What the page shows in addition to the run.
-
-    Args:
-        titles: item id -> title.
-        tuning: from `llpauc.report.read_tuning`.
-    """
-
-    titles: Mapping[str, str] = field(default_factory=dict)
-    tuning: dict[str, Any] | None = None
-
-
 class ServingState:
-    """The current run, and the folder from which it is reloaded.
+    """The current run, and the folder from which it is loaded and reloaded.
 
     Args:
         folder: the run folder.
-        run: the run loaded from it.
+        titles: item id -> title, for the page.
+        tuning: from `llpauc.report.read_tuning`, for the page.
     """
 
-    def __init__(self, folder: Path, run: LoadedRun) -> None:
-        self.folder, self.run = folder, run
+    def __init__(
+        self,
+        folder: Path,
+        titles: Mapping[str, str] | None = None,
+        tuning: dict[str, Any] | None = None,
+    ) -> None:
+        self.folder, self.titles, self.tuning = folder, titles or {}, tuning
+        self.run = load_run(folder)
         self.metrics = Metrics()
         self.batcher: Batcher
         self._reloading: asyncio.Lock
@@ -74,7 +68,7 @@ class ServingState:
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         self._reloading = asyncio.Lock()
-        self.batcher = Batcher(on_batch=self.metrics.ranked)
+        self.batcher = Batcher(on_batch=self.metrics.lists.observe)
         try:
             yield
         finally:
@@ -88,27 +82,21 @@ class ServingState:
         """
         async with self._reloading:
             if current_run_id(self.folder) == self.run.run_id:
-                self.metrics.reloaded("unchanged")
+                self.metrics.reloads.labels("unchanged").inc()
                 return self.run, False
             try:
                 run = await asyncio.to_thread(load_run, self.folder)
             except InputError as error:
-                self.metrics.reloaded("refused")
+                self.metrics.reloads.labels("refused").inc()
                 message = str(error).replace(f"{self.folder}/", "")
                 raise InputError(message.replace(str(self.folder), "the run folder")) from None
-            self.metrics.reloaded("loaded")
+            self.metrics.reloads.labels("loaded").inc()
             self.run = run  # one assignment: a request sees either the old run or the new one
             return run, True
 
 
-def make_app(state: ServingState, key: str | None, page_data: PageData | None = None) -> FastAPI:
-    """The web application.
-
-    Args:
-        state: the loaded run.
-        key: see `RequestLimits`.
-        page_data: what the page shows in addition to the run.
-    """
+def make_app(state: ServingState, key: str | None) -> FastAPI:
+    """The web application; for the API key, see `RequestLimits`."""
     app = FastAPI(
         title="llpauc",
         version=version("llpauc"),
@@ -119,7 +107,7 @@ def make_app(state: ServingState, key: str | None, page_data: PageData | None = 
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # paths contain user ids
     )
-    app.state.serving, app.state.page_data = state, page_data or PageData()
+    app.state.serving = state
     app.add_exception_handler(StarletteHTTPException, _on_http_error)
     app.add_middleware(RequestLimits, key=key, metrics=state.metrics)
     if key is not None:
@@ -165,8 +153,7 @@ router = APIRouter(route_class=_JSONRoute)
 
 
 def _state(request: Request) -> ServingState:
-    state: ServingState = request.app.state.serving
-    return state
+    return cast(ServingState, request.app.state.serving)
 
 
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -300,10 +287,9 @@ async def page() -> Response:
 
 @router.get("/page/about", include_in_schema=False)
 async def page_about(request: Request) -> Response:
-    run = _state(request).run
-    runs = [{**run.summary, "run": run.run_id}]
-    tuning = request.app.state.page_data.tuning
-    return JSONResponse({"runs": runs, "tuning": tuning}, headers=_NOT_STORED)
+    state = _state(request)
+    runs = [{**state.run.summary, "run": state.run.run_id}]
+    return JSONResponse({"runs": runs, "tuning": state.tuning}, headers=_NOT_STORED)
 
 
 @router.get("/page/users", include_in_schema=False)
@@ -320,9 +306,9 @@ async def page_users(request: Request, text: str = "") -> Response:
 @router.get("/page/user", include_in_schema=False)
 async def page_user(request: Request, id: str = "") -> Response:
     state = _state(request)
-    run, titles = state.run, request.app.state.page_data.titles
+    run = state.run
     user_idx = _known(run.users, [id], "user")
-    answer = await state.batcher.call(_user_view, run, user_idx, titles)
+    answer = await state.batcher.call(_user_view, run, user_idx, state.titles)
     return JSONResponse({"run": run.run_id, "user": id, **answer}, headers=_NOT_STORED)
 
 

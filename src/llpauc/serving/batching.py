@@ -36,13 +36,10 @@ class Batcher:
 
     Args:
         on_batch: called with the number of lists of each batch.
-        threads: at most this many rank at once; by default one per core.
     """
 
-    def __init__(
-        self, on_batch: Callable[[int], None] | None = None, threads: int | None = None
-    ) -> None:
-        self._on_batch, self._threads = on_batch, threads or cores()
+    def __init__(self, on_batch: Callable[[int], None]) -> None:
+        self._on_batch, self._threads = on_batch, cores()
         self._pool = ThreadPoolExecutor(self._threads, "llpauc-ranking")
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Job] = deque()
@@ -81,8 +78,7 @@ class Batcher:
             or (len(self._running) < self._threads and self._lists_waiting >= _MIN_WAITING)
         ):
             batch = self._next_batch()
-            if self._on_batch is not None:
-                self._on_batch(sum(len(job.requests) for job in batch))
+            self._on_batch(sum(len(job.requests) for job in batch))
             ranking = self._loop.run_in_executor(self._pool, _rank_batch, batch)
             self._running.add(ranking)
             ranking.add_done_callback(partial(self._answer, batch))

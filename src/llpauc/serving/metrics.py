@@ -27,14 +27,14 @@ class Metrics:
             "llpauc_request_seconds", "From request to answer.", ("path",),
             buckets=_SECONDS, registry=registry,
         )  # fmt: skip
-        self._lists = Histogram(
+        self.lists = Histogram(
             "llpauc_batch_lists", "Lists ranked together.", buckets=_LISTS, registry=registry
         )
-        self._reloads = Counter(
+        self.reloads = Counter(
             "llpauc_reloads_total", "Reloads by outcome.", ("outcome",), registry=registry
         )
         for outcome in ("loaded", "unchanged", "refused"):
-            self._reloads.labels(outcome)
+            self.reloads.labels(outcome)
         under_way = Gauge(
             "llpauc_requests_under_way", "Requests not answered yet.", registry=registry
         )
@@ -49,12 +49,6 @@ class Metrics:
         """`path` is the pattern of a route, since the number of paths is not bounded."""
         self._requests.labels(path, status).inc()
         self._seconds.labels(path).observe(seconds)
-
-    def ranked(self, n_lists: int) -> None:
-        self._lists.observe(n_lists)
-
-    def reloaded(self, outcome: str) -> None:
-        self._reloads.labels(outcome).inc()
 
     def text(self, about: Mapping[str, Any]) -> bytes:
         """All metrics in Prometheus' text format, with `LoadedRun.about`."""

@@ -8,14 +8,15 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from llpauc.errors import InputError
-from llpauc.serving.app import PageData, ServingState, make_app
+from llpauc.serving.app import ServingState, make_app
 from llpauc.serving.limits import TimeoutProtocol
-from llpauc.serving.loaded_run import load_run
 
 KEY_VARIABLE = "LLPAUC_API_KEY"
 _MIN_KEY_BYTES = 16
@@ -26,16 +27,21 @@ logger = logging.getLogger(__name__)
 
 
 def serve_run(
-    folder: str, host: str, port: int, key_file: str | None, page_data: PageData | None = None
+    folder: str,
+    host: str,
+    port: int,
+    key_file: str | None,
+    titles: Mapping[str, str],
+    tuning: dict[str, Any] | None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; SIGHUP reloads the run folder.
 
-    The port is opened before the run is loaded, so that a port in use is reported at once.
+    The port is opened before the run is loaded, so that a port in use is reported at once. For
+    titles and tuning, see `ServingState`.
     """
     key = read_key(key_file)
     with listen(host, port, key) as listener:
-        state = ServingState(Path(folder), load_run(Path(folder)))
-        asyncio.run(_serve(state, key, listener, page_data))
+        asyncio.run(_serve(ServingState(Path(folder), titles, tuning), key, listener))
 
 
 def read_key(key_file: str | None) -> str | None:
@@ -88,11 +94,9 @@ def listen(host: str, port: int, key: str | None) -> socket.socket:
     return listener
 
 
-async def _serve(
-    state: ServingState, key: str | None, listener: socket.socket, page_data: PageData | None
-) -> None:
+async def _serve(state: ServingState, key: str | None, listener: socket.socket) -> None:
     config = uvicorn.Config(
-        make_app(state, key, page_data),
+        make_app(state, key),
         http=TimeoutProtocol,
         lifespan="on",
         ws="none",
