@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from llpauc.data.readers import read_interactions
-from llpauc.data.text_layout import wide_fields
+from llpauc.data.text_tables import wide_fields
 from llpauc.errors import InputError
 
 

@@ -389,7 +389,7 @@ def test_read_interactions_typed_times(values: pa.Array, seconds: float) -> None
         (pd.DataFrame({"user": ["a", None], "item": [1, 2]}), "row 2: the user id is missing"),
         (pd.DataFrame({"user": ["a", 1], "item": [1, 2]}), "one type"),
         (pd.DataFrame([[1, 2, 3]], columns=["user", "item", "item"]), "item"),
-        (pl.DataFrame({"user": ["a", ""], "item": [1, 2]}), "row 2: the user id is missing"),
+        (pl.DataFrame({"user": ["a", ""], "item": [1, 2]}), "row 2: the user id is empty"),
         (pl.DataFrame({"user": [True], "item": [1]}), "type bool"),
         (pl.DataFrame({"a": [1], "b": [1]}), "the columns are: a, b"),
         (pl.DataFrame({"user": [1], "item": [1], "rating": ["x"]}), "row 1: rating 'x'"),

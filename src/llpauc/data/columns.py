@@ -17,6 +17,7 @@ from llpauc.errors import InputError, listing
 Column = str | int | None
 ValueKind = Literal["number", "date"]
 ROLES = ("user", "item", "rating", "timestamp")
+SAMPLE_ROWS = 200  # that are used for detection
 
 # Names as `normalized_name` returns them. If a file has several of a role, the first here counts.
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {
@@ -115,14 +116,28 @@ def detect_columns(
         kind_of: how the values at a position are written.
     """
 
-    def label(position: int) -> str:
-        return f"column '{printable(columns[position])}'" if header else f"column {position}"
-
     available = (
         listing(printable(column) for column in columns) if header else f"0 to {len(columns) - 1}"
     )
+
+    def label(position: int) -> str:
+        return f"column '{printable(columns[position])}'" if header else f"column {position}"
+
+    def position_of(role: str, column: str | int) -> int:
+        if isinstance(column, str) and columns.count(column) == 1:
+            return columns.index(column)
+        remedy = f"the columns are: {available}"
+        if isinstance(column, int) or column.isdecimal():
+            if not isinstance(column, bool) and 0 <= int(column) < len(columns):
+                return int(column)
+            remedy = f"positions are 0 to {len(columns) - 1}"
+        elif not header:
+            remedy = f"there is no header, so give a position: {available}"
+        raise InputError(f"{name}: no column {column!r} for the {role}; {remedy}")
+
+    # Requested columns, then the others.
     by_position = all(str(requested[role]).isdecimal() for role in ("user", "item"))
-    repeated = [column for column in dict.fromkeys(columns) if columns.count(column) > 1]
+    repeated = [column for column in columns if columns.count(column) > 1]
     if header and repeated and not by_position:
         raise InputError(
             f"{name}: {columns.count(repeated[0])} columns are called '{printable(repeated[0])}'; "
@@ -133,9 +148,10 @@ def detect_columns(
     for role, column in requested.items():
         ignored = column == "none" and role in ("rating", "timestamp") and "none" not in columns
         if column is not None and not ignored:
-            given[role] = _position(name, columns, header, role, column, available)
+            given[role] = position_of(role, column)
     detected = _detect(columns, header, requested, given, kind_of)
 
+    # Values of detected columns that cannot be read; missing and repeated roles.
     notes = []
     for role, kinds in (("rating", ("number",)), ("timestamp", ("number", "date"))):
         # A column named like a rating is one: reading names the first row that is not a number.
@@ -152,35 +168,19 @@ def detect_columns(
                 f"{name}: cannot detect which column is the {role}; the columns are: {available}; "
                 "give user= and item= by name or position (--user NAME --item NAME)"
             )
+    role_of: dict[int, str] = {}
     for role, position in positions.items():
-        for other, same in positions.items():
-            if role < other and position == same:
-                raise InputError(f"{name}: {label(position)} cannot be both {other} and {role}")
+        if position in role_of:
+            raise InputError(
+                f"{name}: {label(position)} cannot be both {role_of[position]} and {role}"
+            )
+        role_of[position] = role
     choice = ", ".join(
         f"{role} = {label(position)}{' (detected)' if role in detected else ''}"
         for role, position in positions.items()
     )
     dated = "timestamp" in positions and kind_of(positions["timestamp"]) == "date"
     return ColumnRoles(positions, "date" if dated else "number", (f"{name}: {choice}", *notes))
-
-
-def _position(
-    name: str, columns: Sequence[str], header: bool, role: str, column: Column, available: str
-) -> int:
-    """The position of a requested column."""
-    matches = [position for position, other in enumerate(columns) if other == column]
-    if isinstance(column, str) and len(matches) == 1:
-        return matches[0]
-    if isinstance(column, int) or (isinstance(column, str) and column.isdecimal()):
-        if not isinstance(column, bool) and 0 <= int(column) < len(columns):
-            return int(column)
-        raise InputError(
-            f"{name}: no column {column} for the {role}; positions are 0 to {len(columns) - 1}"
-        )
-    if len(matches) > 1:
-        raise InputError(f"{name}: {len(matches)} columns are called {column!r}; give the position")
-    remedy = "the columns are: " if header else "there is no header, so give a position: "
-    raise InputError(f"{name}: no column {column!r} for the {role}; {remedy}{available}")
 
 
 def _detect(

@@ -23,18 +23,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from llpauc.data.columns import printable
+from llpauc.data.columns import SAMPLE_ROWS, detect_columns, printable, value_kind
 from llpauc.data.sources import Format, ReadOptions, Sink, Source, encode_ids
-from llpauc.data.text_layout import MAX_LINE, SAMPLE_ROWS, layout_of
 from llpauc.data.text_tables import (
-    Problem,
+    MAX_LINE,
     Row,
+    layout_of,
     read_rows,
     read_text_table,
     text_lines,
     text_problem,
 )
-from llpauc.data.typed_tables import detect_table_columns, read_parquet
+from llpauc.data.typed_tables import read_parquet
 from llpauc.errors import InputError, choose
 
 _HEAD = 1 << 18  # bytes used for detection
@@ -170,10 +170,22 @@ def _detect_format(path: Path, source: Source) -> tuple[str, str]:
 def read_json_lines(source: Source) -> None:
     """Read the needed fields of one object per line; integer ids stay integers."""
     source.notes.append(f"{source.name}: read as jsonl, one object a line ({source.detected_by})")
-    sample = _json_sample(source)
-    roles = detect_table_columns(source, sample)
+    sample: dict[str, list[str]] = {}  # key -> values that are text or numbers
+    for _, line in zip(range(SAMPLE_ROWS), text_lines(source.path, source.name), strict=False):
+        entry = _json_object(line)
+        for key, value in entry.items() if isinstance(entry, dict) else ():
+            if isinstance(value, (str, int, float)):
+                sample.setdefault(key, []).append(str(value))
+    names, values = list(sample), list(sample.values())
+    roles = detect_columns(
+        source.name,
+        names,
+        header=True,
+        requested=source.requested,
+        kind_of=lambda position: value_kind(values[position]),
+    )
     source.start(roles)
-    keys = {role: sample.column_names[position] for role, position in roles.positions.items()}
+    keys = {role: names[position] for role, position in roles.positions.items()}
     integers = {"user": True, "item": True}
 
     def rows() -> Iterator[Row]:
@@ -181,9 +193,9 @@ def read_json_lines(source: Source) -> None:
             if not line.strip():
                 continue
             entry = _json_object(line)
-            problem = entry if isinstance(entry, Problem) else _missing_field(entry, keys)
-            if isinstance(entry, Problem) or problem is not None:
-                yield number, problem or Problem("is not a JSON object")
+            problem = entry if isinstance(entry, str) else _field_problem(entry, keys)
+            if problem is not None or isinstance(entry, str):
+                yield number, problem or ""
                 continue
             for role in integers:
                 value = entry[keys[role]]
@@ -196,21 +208,8 @@ def read_json_lines(source: Source) -> None:
         source.sink.kinds[role].add("int64" if all_integers else "string")
 
 
-def _json_sample(source: Source) -> pa.Table:
-    """The fields of the first objects that are text or numbers, as columns of text."""
-    columns: dict[str, list[str]] = {}
-    for _, line in zip(range(SAMPLE_ROWS), text_lines(source.path, source.name), strict=False):
-        entry = _json_object(line)
-        if isinstance(entry, dict):
-            for key, value in entry.items():
-                if isinstance(value, (str, int, float)):
-                    columns.setdefault(key, []).append(str(value))
-    longest = max((len(column) for column in columns.values()), default=0)
-    filled = {key: column + [""] * (longest - len(column)) for key, column in columns.items()}
-    return pa.table({key: pa.array(column, pa.large_string()) for key, column in filled.items()})
-
-
-def _json_object(line: str) -> dict[str, Any] | Problem:
+def _json_object(line: str) -> dict[str, Any] | str:
+    """The object of a line, or why there is none."""
     problem = text_problem(line)
     if problem is not None:
         return problem
@@ -219,22 +218,20 @@ def _json_object(line: str) -> dict[str, Any] | Problem:
         if "\\u" in line:
             json.dumps(entry, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return Problem("holds half a character (a lone surrogate)")
+        return "holds half a character (a lone surrogate)"
     except (ValueError, RecursionError):
-        return Problem("is not a JSON object")
-    return entry if isinstance(entry, dict) else Problem("is not a JSON object")
+        return "is not a JSON object"
+    return entry if isinstance(entry, dict) else "is not a JSON object"
 
 
-def _missing_field(entry: dict[str, Any], keys: dict[str, str]) -> Problem | None:
+def _field_problem(entry: dict[str, Any], keys: dict[str, str]) -> str | None:
     for role, key in keys.items():
         value = entry.get(key)
         if value is None or value == "":
-            return Problem(f"the {role} ('{key}') is missing")
+            return f"the {role} ('{key}') is missing"
         types = (str, int) if role in ("user", "item") else (str, int, float)
         if isinstance(value, bool) or not isinstance(value, types):
-            return Problem(
-                f"the {role} ('{key}') is a {type(value).__name__}, not text or a number"
-            )
+            return f"the {role} ('{key}') is a {type(value).__name__}, not text or a number"
     return None
 
 
@@ -249,11 +246,10 @@ def read_adjacency(source: Source) -> None:
 
     A user without items stays in the id map.
     """
-    for option in ("user", "item", "rating", "timestamp"):
-        if source.options.get(option) is not None:
+    for role, column in source.requested.items():
+        if column is not None:
             raise InputError(
-                f"{option}={source.options.get(option)!r} is for tables; an adjacency list has "
-                "no columns; leave it out"
+                f"{role}={column!r} is for tables; an adjacency list has no columns; leave it out"
             )
     if source.options.get("header"):
         raise InputError(f"{source.name}: an adjacency list has no header; leave header out")
@@ -281,7 +277,7 @@ def read_adjacency(source: Source) -> None:
             continue
         problem = text_problem(line)
         if problem is not None:
-            source.reject(f"line {number}", problem.text)
+            source.reject(f"line {number}", problem)
             continue
         users.append(words[0])
         counts.append(len(words) - 1)

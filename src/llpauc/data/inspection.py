@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import operator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -39,25 +40,26 @@ class Inspection:
 def inspect(data: Interactions | Split) -> Inspection:
     """Inspect one table, or the parts of a split."""
     parts = {"data": data} if isinstance(data, Interactions) else data.parts
-    whole = next(iter(parts.values()))
-    events = sum(len(part) for part in parts.values())
-    users = np.concatenate([part.users for part in parts.values()])
-    items = np.concatenate([part.items for part in parts.values()])
-    user_events = -np.sort(-np.bincount(users, minlength=whole.n_users))
-    item_events = -np.sort(-np.bincount(items, minlength=whole.n_items))
+    first = next(iter(parts.values()))
+    pairs = reduce(operator.add, (part.matrix for part in parts.values())).nnz
     statistics: dict[str, Any] = {
-        "users": whole.n_users,
-        "items": whole.n_items,
-        "interactions": events,
-        "sparsity": 1 - _pairs(parts.values()) / max(whole.n_users * whole.n_items, 1),
-        "events per user, median": float(np.median(user_events)) if len(user_events) else 0.0,
-        "events per user, most": int(user_events[0]) if len(user_events) else 0,
-        "events per item, median": float(np.median(item_events)) if len(item_events) else 0.0,
-        "events per item, most": int(item_events[0]) if len(item_events) else 0,
-        "fraction of events on the top 1% items": _top_fraction(item_events, percent=1),
-        "fraction of events on the top 10% items": _top_fraction(item_events, percent=10),
-        "Gini of the items": _gini(item_events),
+        "users": first.n_users,
+        "items": first.n_items,
+        "interactions": sum(len(part) for part in parts.values()),
+        "sparsity": 1 - int(pairs) / max(first.n_users * first.n_items, 1),
     }
+    columns = [(part.users, part.items) for part in parts.values()]
+    users, items = (np.concatenate(column) for column in zip(*columns, strict=True))
+    user_events = -np.sort(-np.bincount(users, minlength=first.n_users))
+    item_events = -np.sort(-np.bincount(items, minlength=first.n_items))
+    for what, events in (("user", user_events), ("item", item_events)):
+        statistics[f"events per {what}, median"] = float(np.median(events)) if len(events) else 0.0
+        statistics[f"events per {what}, most"] = int(events.max(initial=0))
+    for percent in (1, 10):
+        top = item_events[: top_count(len(item_events), percent=percent)].sum()
+        name = f"fraction of events on the top {percent}% items"
+        statistics[name] = float(top / max(item_events.sum(), 1))
+    statistics["Gini of the items"] = _gini(item_events)
     described = {name: _describe(part) for name, part in parts.items()}
     odd = _odd_in_parts(parts, described)
     if isinstance(data, Split):
@@ -113,19 +115,18 @@ def _odd_in_parts(
     odd: list[str] = []
     for name, part in parts.items():
         statistics = described[name]
-        if statistics["duplicates"]:
+        repeated = statistics["duplicates"]
+        if repeated:
             odd.append(
-                f"{name}: {statistics['duplicates']:,} events repeat a user-item pair"
-                f" ({statistics['duplicates'] / len(part):.1%}); they count once"
+                f"{name}: {repeated:,} events repeat a user-item pair ({repeated / len(part):.1%});"
+                " they count once"
             )
         odd += [
-            f"{name}: only one {what[:-1]}" for what in ("users", "items") if statistics[what] == 1
+            f"{name}: only one {what}" for what in ("user", "item") if statistics[f"{what}s"] == 1
         ]
-        if len(part) and statistics["users"] > 1:
-            per_user = np.diff(part.matrix.indptr)
-            everything = int((per_user == part.n_items).sum())
-            if everything:
-                odd.append(f"{name}: {everything:,} users have every item; none left to recommend")
+        everything = int((np.diff(part.matrix.indptr) == part.n_items).sum())
+        if statistics["users"] > 1 and everything:
+            odd.append(f"{name}: {everything:,} users have every item; none left to recommend")
     return odd
 
 
@@ -138,7 +139,7 @@ def _odd_between(split: Split, described: dict[str, dict[str, Any]]) -> list[str
     }
     for name in ("valid", "test"):
         part = split.parts.get(name)
-        if part is None or not len(part):
+        if not part:
             continue
         for earlier in ("train", "valid") if name == "test" and split.valid else ("train",):
             leaks = int(part.matrix.multiply(split.parts[earlier].matrix).nnz)
@@ -165,20 +166,9 @@ def _odd_between(split: Split, described: dict[str, dict[str, Any]]) -> list[str
     return odd
 
 
-def _pairs(parts: Iterable[Interactions]) -> int:
-    """Distinct user-item pairs over all parts."""
-    first, *others = (part.matrix for part in parts)
-    return int(sum(others, start=first).nnz)
-
-
 def top_count(n: int, *, percent: int) -> int:
     """The number of the top `percent` of n: rounded up, at least one, in integer arithmetic."""
     return max(1, -(-n * percent // 100))
-
-
-def _top_fraction(events: npt.NDArray[np.int64], *, percent: int) -> float:
-    top = events[: top_count(len(events), percent=percent)]
-    return float(top.sum() / max(events.sum(), 1))
 
 
 def _gini(descending: npt.NDArray[np.int64]) -> float:

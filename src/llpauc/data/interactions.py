@@ -21,6 +21,7 @@ from scipy import sparse
 from llpauc.data.ids import IdMap, Indices, as_id_text
 from llpauc.errors import InputError, choose, listing
 
+_COLUMNS = ("users", "items", "ratings", "timestamps")
 History = Literal["train", "all"]
 Part = Literal["valid", "test"]
 
@@ -94,34 +95,25 @@ class Interactions:
         >>> data.n_users, data.n_items, data.users.tolist()
         (2, 2, [0, 1, 0])
         """
-        columns = []
-        for values in (users, items):
-            text, kind = as_id_text(values)
-            encoded = pc.dictionary_encode(text)
-            columns.append((np.asarray(encoded.indices), IdMap(encoded.dictionary, kind)))
-        (user_idx, user_ids), (item_idx, item_ids) = columns
+        (user_idx, user_ids), (item_idx, item_ids) = _encode(users), _encode(items)
         if len(user_idx) != len(item_idx):
             raise InputError(
                 f"{len(user_idx)} users but {len(item_idx)} items; give one of each per event"
             )
-        return Interactions(
-            user_idx,
-            item_idx,
-            user_ids,
-            item_ids,
-            None if ratings is None else _numbers("ratings", ratings, np.float32),
-            None if timestamps is None else _numbers("timestamps", timestamps, np.float64),
-        )
+        numbers: dict[str, Any] = {}
+        for name, values in (("ratings", ratings), ("timestamps", timestamps)):
+            try:
+                kind = np.float32 if name == "ratings" else np.float64
+                numbers[name] = None if values is None else np.asarray(values, dtype=kind)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{name} must be numbers: {error}") from None
+        return Interactions(user_idx, item_idx, user_ids, item_ids, **numbers)
 
     def take(self, where: npt.NDArray[Any]) -> Interactions:
         """The events at these positions (or under this mask), with the same id maps."""
-        return replace(
-            self,
-            users=self.users[where],
-            items=self.items[where],
-            ratings=None if self.ratings is None else self.ratings[where],
-            timestamps=None if self.timestamps is None else self.timestamps[where],
-        )
+        columns: dict[str, Any] = {name: getattr(self, name) for name in _COLUMNS}
+        given = {name: column[where] for name, column in columns.items() if column is not None}
+        return replace(self, **given)
 
     def followed_by(self, later: Interactions) -> Interactions:
         """These events, then `later`, which must have the same id maps.
@@ -131,12 +123,11 @@ class Interactions:
         if self.user_ids != later.user_ids or self.item_ids != later.item_ids:
             raise InputError("only events with the same id maps can be joined; use Split.of")
 
-        def joined(name: str) -> Any:
-            columns = getattr(self, name), getattr(later, name)
-            return None if any(c is None for c in columns) else np.concatenate(columns)
-
-        names = ("users", "items", "ratings", "timestamps")
-        return replace(self, **{name: joined(name) for name in names})
+        columns: dict[str, Any] = {}
+        for name in _COLUMNS:
+            both = getattr(self, name), getattr(later, name)
+            columns[name] = None if any(c is None for c in both) else np.concatenate(both)
+        return replace(self, **columns)
 
     def remap(self, user_ids: IdMap, item_ids: IdMap) -> Interactions:
         """The same events with other id maps, which must contain every id used here."""
@@ -201,11 +192,10 @@ def pair_codes(
     return codes
 
 
-def _numbers(name: str, values: npt.ArrayLike, kind: type[Any]) -> npt.NDArray[Any]:
-    try:
-        return np.asarray(values, dtype=kind)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be numbers: {error}") from None
+def _encode(ids: Iterable[Any]) -> tuple[npt.NDArray[Any], IdMap]:
+    text, kind = as_id_text(ids)
+    encoded = pc.dictionary_encode(text)
+    return np.asarray(encoded.indices), IdMap(encoded.dictionary, kind)
 
 
 @dataclass(frozen=True)

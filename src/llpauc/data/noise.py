@@ -117,8 +117,12 @@ def clean_and_noise(
         in_core = np.bincount(clean_data.users, minlength=data.n_users) > 0
         noisy_data = noisy_data.take(in_core[noisy_data.users])
     clean = splits.split(clean_data, split, seed=seed, **options)
-    noisy_data = _distinct_new_pairs(noisy_data, clean_data)
+    # One noisy event per pair, in canonical order, without pairs that have a clean event.
+    noisy_data = noisy_data.take(splits.canonical_order(noisy_data))
+    known = np.asarray(clean_data.matrix[noisy_data.users, noisy_data.items]).ravel() > 0
+    noisy_data = noisy_data.take(~known)
 
+    # The part of each noisy event, and the draw.
     rng = seed if isinstance(seed, np.random.Generator) else splits.generator(seed).spawn(1)[0]
     if rule.by_time:
         codes = _codes_by_time(noisy_data, clean, per_user=rule.per_user)
@@ -182,44 +186,28 @@ def _below(data: Interactions, threshold: float) -> Mask:
     return noisy
 
 
-def _distinct_new_pairs(noisy: Interactions, clean: Interactions) -> Interactions:
-    """Noisy events in canonical order, one per pair, without pairs that have a clean event."""
-    noisy = noisy.take(splits.canonical_order(noisy))
-    known = np.asarray(clean.matrix[noisy.users, noisy.items]).ravel() > 0
-    return noisy.take(~known)
-
-
-def _codes_by_time(noisy: Interactions, clean: Split, *, per_user: bool) -> npt.NDArray[np.int8]:
+def _codes_by_time(noisy: Interactions, clean: Split, *, per_user: bool) -> splits.PartCodes:
     """0, 1, 2 for events in the period of train, valid, test.
 
     A user without a held-out event has the period of train only.
     """
     assert noisy.timestamps is not None
-    first: dict[str, npt.NDArray[np.float64]] = {}
-    for name in ("valid", "test"):
-        first[name] = np.full(clean.n_users, np.inf)
-        part = clean.parts.get(name)
+    codes = np.zeros(len(noisy), dtype=np.int8)
+    for code, part in enumerate((clean.valid, clean.test), start=1):
         if part is not None:
             assert part.timestamps is not None
+            first = np.full(clean.n_users, np.inf if per_user else part.timestamps.min())
             if per_user:
-                np.minimum.at(first[name], part.users, part.timestamps)
-            else:
-                first[name][:] = part.timestamps.min()
-    codes = np.zeros(len(noisy), dtype=np.int8)
-    codes[noisy.timestamps >= first["valid"][noisy.users]] = 1
-    codes[noisy.timestamps >= first["test"][noisy.users]] = 2
+                np.minimum.at(first, part.users, part.timestamps)
+            codes[noisy.timestamps >= first[noisy.users]] = code
     return codes
 
 
-def _codes_at_random(n: int, clean: Split, rng: np.random.Generator) -> npt.NDArray[np.int8]:
+def _codes_at_random(n: int, clean: Split, rng: np.random.Generator) -> splits.PartCodes:
     """0, 1, 2 in random order, in proportion to the sizes of the clean parts."""
     sizes = [0 if part is None else len(part) for part in (clean.train, clean.valid, clean.test)]
     ends = np.rint(n * np.cumsum(sizes) / sum(sizes)).astype(np.int64)
-    codes = np.zeros(n, dtype=np.int8)
-    place = rng.permutation(n)
-    codes[place >= ends[0]] = 1
-    codes[place >= ends[1]] = 2
-    return codes
+    return np.searchsorted(ends[:2], rng.permutation(n), side="right").astype(np.int8)
 
 
 def _draw(
@@ -236,9 +224,6 @@ def _draw(
 def _compact(split: Split) -> Split:
     """The same split without users and items that no part uses."""
     whole = join(list(split.parts.values())).compact()
-    ends = np.cumsum([len(part) for part in split.parts.values()])
-    parts = {
-        name: whole.take(np.arange(end - len(part), end))
-        for (name, part), end in zip(split.parts.items(), ends, strict=True)
-    }
-    return Split(parts["train"], parts.get("valid"), parts.get("test"), split.notes)
+    ids = whole.user_ids, whole.item_ids
+    parts = {name: part.remap(*ids) for name, part in split.parts.items()}
+    return Split(**parts, notes=split.notes)

@@ -182,9 +182,9 @@ class DiskSink(Sink):
         while (batch := self._wait_for(lambda: next(reader, None))) is not None:
             yield batch
 
-    @property
-    def _table(self) -> str:
-        return f"raw{len(self._names) - 1}"
+    def _count(self, table: str) -> int:
+        (rows,) = self._execute(f"SELECT count(*) FROM {table}") or (0,)
+        return int(rows)
 
     def _create_table(self) -> None:
         schema = ", ".join(f'"{role}" {_TYPES[role]}' for role in self.roles)
@@ -201,6 +201,7 @@ class DiskSink(Sink):
             )
         self.roles = has
         self._names.append(name)
+        self._table = f"raw{len(self._names) - 1}"
         self._create_table()
 
     def add(self, columns: Mapping[str, Any]) -> None:
@@ -211,7 +212,7 @@ class DiskSink(Sink):
     def add_query(self, query: str, path: str, expected: int) -> None:
         try:
             self._execute(f"INSERT INTO {self._table} {query}", [path])
-            (rows,) = self._execute(f"SELECT count(*) FROM {self._table}") or (0,)
+            rows = self._count(self._table)
             if rows != expected:
                 raise QueryError(f"DuckDB found {rows} of {expected} rows")
         except (duckdb.OutOfMemoryException, duckdb.IOException):
@@ -255,13 +256,11 @@ class DiskSink(Sink):
         """SQL for the events of all files, each with its position among all."""
         columns = dict.fromkeys([*roles, *({"rating"} & set(self.roles))])
         selected = ", ".join(f'"{column}"' for column in columns)
-        tables = [f"raw{number}" for number in range(len(self._names))]
-        sizes = [(self._execute(f"SELECT count(*) FROM {table}") or (0,))[0] for table in tables]
-        before = np.concatenate(([0], np.cumsum(sizes))).tolist()
-        return " UNION ALL ".join(
-            f"SELECT {selected}, rowid + {first} AS event FROM {table}"
-            for table, first in zip(tables, before, strict=False)
-        )
+        queries, first = [], 0
+        for table in (f"raw{number}" for number in range(len(self._names))):
+            queries.append(f"SELECT {selected}, rowid + {first} AS event FROM {table}")
+            first += self._count(table)
+        return " UNION ALL ".join(queries)
 
     def sorted_events(self, min_rating: float | None) -> Iterator[tuple[Positions, Floats | None]]:
         """Batches of user * 2^32 + item and the time, sorted; `number_ids` must come first."""

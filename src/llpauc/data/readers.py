@@ -1,7 +1,8 @@
 """Read interactions from files, folders, frames and matrices.
 
-A file passes through `formats` (which format), `text_layout` (delimiter, header), `columns` (which
-column is what) and the format's reader, which checks the rows and adds them to a sink (`sources`).
+A file passes through `formats` (which format) and the format's reader (`text_tables`,
+`typed_tables`), which detects the columns (`columns`), checks the rows and adds them to a sink
+(`sources`).
 """
 
 from __future__ import annotations
@@ -190,25 +191,8 @@ def read_split(
         if after_lists and _is_path(source) and _ending(source) == _ending(sources["train"]):
             options = {**options, "format": "adjacency"}
         readings[part] = read_interactions(source, **options)
-    notes = _merge_notes([reading.notes for reading in readings.values()])
+    notes = tuple(note for reading in readings.values() for note in reading.notes)
     return Split.of(**{p: reading.interactions for p, reading in readings.items()}, notes=notes)
-
-
-def _merge_notes(notes: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The notes of all parts; parts with the same notes as the first are listed in one line.
-
-    >>> _merge_notes([["train: a header", "train: tabs"], ["test: a header", "test: tabs"]])
-    ('train: a header', 'train: tabs', 'test: likewise')
-    """
-    first, *others = ([note.partition(": ")[::2] for note in part] for part in notes)
-    merged = list(notes[0])
-    alike = []
-    for other, part in zip(others, notes[1:], strict=True):
-        if other and [text for _, text in other] == [text for _, text in first]:
-            alike.append(other[0][0])
-        else:
-            merged += part
-    return (*merged, f"{', '.join(alike)}: likewise") if alike else tuple(merged)
 
 
 def find_parts(folder: Path) -> dict[str, Path]:

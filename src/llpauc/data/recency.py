@@ -8,7 +8,7 @@ its part. The half-life is chosen on the data before the part under test, never 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ Floats = npt.NDArray[np.float64]
 By = Literal["time", "rows", "parts"]
 Events = Interactions | Sequence[Interactions]
 
+AGES = {"time": "seconds", "rows": "events", "parts": "parts"}  # how age is measured -> unit
 METRIC = "ndcg@20"  # by which a half-life is chosen
 _HALVINGS = range(1, 11)  # half-lives tried: from 1/2 to 1/1024 of the history
 _PART_HALVINGS = (1, 2, 4, 10, 20)  # per part; with the last, older parts only break ties
@@ -57,30 +58,15 @@ def event_ages(events: Events, by: By) -> Floats:
     >>> event_ages(data, "rows").tolist(), event_ages([data, data], "parts").tolist()
     ([2.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     """
-    _, ages = choose(AGES, by, "way to measure age (by)")
-    return ages(_parts(events))
-
-
-def _ages_by_time(parts: Sequence[Interactions]) -> Floats:
-    times = np.concatenate([times_of(part, "age by time") for part in parts])
-    ages: Floats = times.max(initial=-np.inf) - times
-    return ages
-
-
-def _ages_by_rows(parts: Sequence[Interactions]) -> Floats:
-    return np.arange(sum(map(len, parts)), dtype=np.float64)[::-1]
-
-
-def _ages_by_parts(parts: Sequence[Interactions]) -> Floats:
-    from_end = np.arange(len(parts), dtype=np.float64)[::-1]
-    return np.repeat(from_end, [len(part) for part in parts])
-
-
-AGES: dict[str, tuple[str, Callable[[Sequence[Interactions]], Floats]]] = {
-    "time": ("seconds", _ages_by_time),
-    "rows": ("events", _ages_by_rows),
-    "parts": ("parts", _ages_by_parts),
-}
+    choose(AGES, by, "way to measure age (by)")
+    parts = _parts(events)
+    if by == "time":
+        times = np.concatenate([times_of(part, "age by time") for part in parts])
+        return np.asarray(times.max(initial=-np.inf) - times)
+    sizes = [len(part) for part in parts]
+    if by == "parts":
+        return np.repeat(np.arange(len(parts), dtype=np.float64)[::-1], sizes)
+    return np.arange(sum(sizes), dtype=np.float64)[::-1]
 
 
 def recent_counts(
@@ -128,7 +114,7 @@ class Recency:
             return "no half-life: all events have the same weight"
         if self.by != "time":
             digits = f"{self.half_life:,.0f}" if self.half_life >= 10 else f"{self.half_life:.2g}"
-            return f"half-life {digits} {AGES[self.by][0]}"
+            return f"half-life {digits} {AGES[self.by]}"
         for unit, seconds in (("days", 86400), ("hours", 3600)):
             if self.half_life >= 2 * seconds:
                 return f"half-life {self.half_life / seconds:,.1f} {unit}"
@@ -231,16 +217,13 @@ def one_list_values(
         return np.sort(rows * width + place[matrix.indices])
 
     target_codes, masked_codes = codes(targets), codes(masked)
-    if len(masked_codes):
-        at = np.searchsorted(masked_codes, target_codes)
-        shown = masked_codes[np.minimum(at, len(masked_codes) - 1)] != target_codes
-        above = at - np.repeat(masked.indptr[:-1], n_targets)
-        target_codes, rank = target_codes[shown], (target_codes % width - above)[shown]
-    else:
-        rank = target_codes % width
+    before = np.searchsorted(masked_codes, target_codes)
+    masked_above = before - np.repeat(masked.indptr[:-1], n_targets)
+    rank = target_codes % width - masked_above
     k = min(parsed.k, width)
+    hit = (rank < k) & ~np.isin(target_codes, masked_codes)
     hits = np.zeros((len(users), k), dtype=bool)
-    hits[target_codes[rank < k] // width, rank[rank < k]] = True
+    hits[target_codes[hit] // width, rank[hit]] = True
     return TOPK_METRICS[parsed.family](hits, n_targets, parsed.k)
 
 
@@ -293,11 +276,8 @@ def _by_chance(
 ) -> bool:
     """Whether one of several random orders has a half-life as good as `best`."""
     rng = np.random.default_rng(seed)
-    for _ in range(_SHUFFLES):
-        shuffled = _forward(earlier, rng.permutation(ages), last, metric)
-        if shuffled[_best(shuffled)].mean() >= best:
-            return True
-    return False
+    orders = (_forward(earlier, rng.permutation(ages), last, metric) for _ in range(_SHUFFLES))
+    return any(values[_best(values)].mean() >= best for values in orders)
 
 
 def _crossed(
@@ -324,12 +304,10 @@ def _best(values: Mapping[float, Floats]) -> float:
 
 def _cut_tail(data: Interactions, by: By) -> tuple[Interactions, Interactions] | None:
     """The events before the last tenth, and the last tenth; None if there is no such cut."""
-    ages = event_ages(data, by)
     if by == "rows" and (_is_grouped(data.users) or _is_grouped(data.items)):
         return None  # listed user by user (or item by item): the last rows are not the latest
-    late = ages <= np.sort(ages)[len(ages) // _TAIL] if len(ages) else ages > 0
-    if by == "rows":
-        late = ages < len(ages) // _TAIL
+    ages, tail = event_ages(data, by), len(data) // _TAIL
+    late = ages < tail if by == "rows" else ages <= np.sort(ages)[tail : tail + 1]
     if late.all() or not late.any():
         return None
     return data.take(~late), data.take(late)

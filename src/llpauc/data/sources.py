@@ -15,7 +15,6 @@ from typing import Any, TypedDict
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -66,8 +65,8 @@ def connect(
     return connection
 
 
-def _selected(roles: ColumnRoles, table: str, columns: Sequence[str]) -> tuple[str, str]:
-    """SQL of a table with one column per role, and the condition for a valid row."""
+def _checked_sql(roles: ColumnRoles, table: str, columns: Sequence[str]) -> str:
+    """SQL of a table with one column per role, and `invalid`: the first role with a bad value."""
     converted = {
         role: f"CAST({column} AS VARCHAR)"
         if role in ("user", "item")
@@ -75,50 +74,16 @@ def _selected(roles: ColumnRoles, table: str, columns: Sequence[str]) -> tuple[s
         for role, column in zip(roles.positions, columns, strict=True)
     }
     selected = ", ".join(f'{column} AS "{role}"' for role, column in converted.items())
-    return f"(SELECT {selected} FROM {table})", " AND ".join(_VALID_SQL[role] for role in converted)
+    cases = " ".join(f"WHEN ({_VALID_SQL[role]}) IS NOT TRUE THEN '{role}'" for role in converted)
+    return f"SELECT *, CASE {cases} END AS invalid FROM (SELECT {selected} FROM {table})"
 
 
 def checked_query(roles: ColumnRoles, table: str) -> str:
     """SQL that selects user, item, rating and timestamp from the columns c0, c1, ... of a table,
     and raises an error at the first row that is not valid."""
-    columns = [f"c{position}" for position in roles.positions.values()]
-    selected, valid = _selected(roles, table, columns)
-    return (
-        f"SELECT * FROM {selected} WHERE CASE WHEN {valid} THEN true ELSE error('bad values') END"
-    )
-
-
-def checked_columns(
-    connection: duckdb.DuckDBPyConnection, table: pa.Table, roles: ColumnRoles
-) -> tuple[dict[str, pa.ChunkedArray], npt.NDArray[np.bool_]]:
-    """Ids as text and values as float64 of a table with one column per role; which rows are valid.
-
-    >>> table = pa.table({"user": ["a", ""], "item": [1, 2], "rating": ["3.5", "x"]})
-    >>> roles = ColumnRoles({"user": 0, "item": 1, "rating": 2}, "number", ())
-    >>> columns, valid = checked_columns(connect(), table, roles)
-    >>> columns["item"].to_pylist(), columns["rating"].to_pylist(), valid.tolist()
-    (['1', '2'], [3.5, None], [True, False])
-    """
-    selected, valid = _selected(roles, "raw", [f'"{role}"' for role in roles.positions])
-    connection.register("raw", table.rename_columns(list(roles.positions)))
-    query = f"SELECT *, coalesce({valid}, false) AS valid FROM {selected}"
-    checked = connection.sql(query).to_arrow_table()
-    connection.unregister("raw")
-    columns = {role: checked.column(role) for role in roles.positions}
-    return columns, np.asarray(checked.column("valid").to_numpy(), dtype=bool)
-
-
-def invalid_role(columns: Mapping[str, pa.ChunkedArray], row: int) -> str:
-    """The first role whose value makes a row invalid."""
-    for role, column in columns.items():
-        value = column[row].as_py()
-        if (
-            value is None
-            or value == ""
-            or (role not in ("user", "item") and not abs(value) < np.inf)
-        ):
-            return role
-    return "rating"  # a number that float32 cannot hold
+    checked = _checked_sql(roles, table, [f"c{place}" for place in roles.positions.values()])
+    valid = "CASE WHEN invalid IS NULL THEN true ELSE error('bad values') END"
+    return f"SELECT * EXCLUDE (invalid) FROM ({checked}) WHERE {valid}"
 
 
 class ReadOptions(TypedDict, total=False):
@@ -273,17 +238,54 @@ class Source:
         self.sink.start(self.name, roles)
 
     def add(self, columns: Mapping[str, Any], rows: int | None = None) -> None:
-        """Add valid rows: as many as there are events, unless `rows` says otherwise."""
+        """Add valid events, which `rows` rows of the source hold; by default one each."""
         self.sink.add(columns)
         self.rows_read += len(columns["user"]) if rows is None else rows
 
-    def reject(self, place: str, problem: str, count: int = 1, *, final: bool = False) -> None:
-        """Count bad rows, of which the first is at `place` ("line 3"), or raise an error.
+    def add_checked(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        table: pa.Table,
+        roles: ColumnRoles,
+        unit: str,
+        numbers: Sequence[int],
+        unreadable: Mapping[int, str] | None = None,
+    ) -> None:
+        """Check the rows of a table with one column per role; add the valid, reject the others.
 
-        A `final` problem always raises: reading cannot go on after it.
+        Args:
+            connection: of `connect`, to check with.
+            table: the values as they are in the source.
+            roles: of its columns.
+            unit: what the numbers count, "line" or "row".
+            numbers: the number of each row in the source.
+            unreadable: number -> problem of the rows that are not in the table.
         """
-        if final:
-            raise InputError(f"{self.name}: {place}: {problem}")
+        connection.register("raw", table.rename_columns(list(roles.positions)))
+        query = _checked_sql(roles, "raw", [f'"{role}"' for role in roles.positions])
+        checked = connection.sql(query).to_arrow_table()
+        connection.unregister("raw")
+
+        valid = checked.column("invalid").is_null()
+        invalid_rows = np.flatnonzero(~np.asarray(valid, dtype=bool))
+        problems = dict(unreadable or {})
+        count = len(problems) + len(invalid_rows)
+        if len(invalid_rows):
+            row = int(invalid_rows[0])
+            role = checked.column("invalid")[row].as_py()
+            given = table.column(list(roles.positions).index(role))[row].as_py()
+            value = checked.column(role)[row].as_py()
+            problems[numbers[row]] = _problem(role, given, value, roles.kind(role))
+        if problems:
+            first = min(problems)
+            self.reject(f"{unit} {first}", problems[first], count)
+        if len(invalid_rows):
+            checked = checked.filter(valid)
+        if len(checked):
+            self.add({role: checked.column(role) for role in roles.positions})
+
+    def reject(self, place: str, problem: str, count: int = 1) -> None:
+        """Count bad rows, of which the first is at `place` ("line 3"), or raise an error."""
         if self.options.get("bad_rows", "error") != "skip":
             remedy = "fix the row or pass bad_rows='skip' (--bad-rows skip)"
             raise InputError(f"{self.name}: {place}: {problem}; {remedy}")
@@ -303,3 +305,15 @@ class Source:
                 f"{self.name}: left out {self.rows_rejected} of {total} rows, the first: "
                 f"{self.first_problem}"
             )
+
+
+def _problem(role: str, given: object, value: Any, kind: ValueKind) -> str:
+    """Why the value of a role is not valid, as `given` in the source and after conversion."""
+    if role in ("user", "item"):
+        return f"the {role} id is {'missing' if value is None else 'empty'}"
+    text = str(given)
+    shown = repr(text if len(text) <= 60 else text[:57] + "...")
+    if value is not None and np.isfinite(value):
+        return f"{role} {shown} is too large"
+    expected = "a number" if kind == "number" else "a date like 2024-01-31 or 2024-01-31T12:00:00"
+    return f"{role} {shown} is not {expected}"

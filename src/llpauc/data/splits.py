@@ -55,19 +55,38 @@ class SplitRule:
     title: str  # in notes
     by_time: bool  # the latest events are held out; otherwise events are drawn at random
     per_user: bool  # events of every user are held out; otherwise one cut is made over all events
-    counts: Callable[[Positions], tuple[Positions, Positions]]  # of n events: for valid, for test
-    requested: tuple[bool, bool]  # whether there is to be a validation part, and a test part
-    options: str  # the sizes, for notes
+    valid: float  # size of the validation part; 0 if there is none
+    test: float
+    counted: bool = False  # whether sizes are numbers of events; otherwise they are fractions
+
+    @property
+    def requested(self) -> tuple[bool, bool]:
+        """Whether there is to be a validation part, and a test part."""
+        return self.valid > 0, self.test > 0
+
+    def counts(self, n: Positions) -> tuple[Positions, Positions]:
+        """Of n events, how many are for validation and for test."""
+        if self.counted:
+            enough = n > self.valid + self.test
+            return np.where(enough, int(self.valid), 0), np.where(enough, int(self.test), 0)
+        # Rounded fractions; at least one event stays in train, validation is reduced first.
+        n_test = np.floor(self.test * n + _HALF).astype(np.int64)
+        n_test = np.minimum(n_test, np.maximum(n - 1, 0))
+        n_valid = np.floor(self.valid * n + _HALF).astype(np.int64)
+        return np.minimum(n_valid, np.maximum(n - 1 - n_test, 0)), n_test
 
     def note(self, seed: Seed | None) -> str:
         """One line that describes the split."""
+        sizes = f": valid={self.valid:g}, test={self.test:g}"
+        if self.counted:
+            sizes = f", {self.valid} for validation"
         if not self.by_time:
             given = isinstance(seed, np.random.Generator)
-            return f"{self.title}{self.options}, {'a given Generator' if given else f'{seed=}'}"
+            return f"{self.title}{sizes}, {'a given Generator' if given else f'{seed=}'}"
         ties = (
             "of one time ordered by item id" if self.per_user else "at a cut go to the later part"
         )
-        return f"{self.title}{self.options}; events {ties}"
+        return f"{self.title}{sizes}; events {ties}"
 
 
 def split_rule(how: str, **options: Any) -> SplitRule:
@@ -89,11 +108,7 @@ def split_rule(how: str, **options: Any) -> SplitRule:
         k = check_at_least("k", given["k"], 1)
         valid_k = check_at_least("valid_k", given["valid_k"], 0)
         by = choose({"time": "by time", "random": "at random"}, given["by"], "order (by)")
-        by_time = given["by"] == "time"
-        title, sizes = f"leave {k} out {by}", f", {valid_k} for validation"
-        return SplitRule(
-            title, by_time, True, _leave_counts(k, valid_k), (valid_k > 0, True), sizes
-        )
+        return SplitRule(f"leave {k} out {by}", by == "by time", True, valid_k, k, counted=True)
     valid, test = given["valid"], given["test"]
     for name, fraction in (("valid", valid), ("test", test)):
         if not 0.0 <= fraction < 1.0:
@@ -102,39 +117,11 @@ def split_rule(how: str, **options: Any) -> SplitRule:
         raise InputError(
             f"valid + test must be below 1, got {valid!r} + {test!r}; train needs some events"
         )
-    title, by_time, per_user = {
-        "random_per_user": ("random per user", False, True),
-        "random": ("random over all events", False, False),
-        "temporal": ("temporal, one cut for all users", True, False),
-    }[how]
-    if given.get("per_user"):
-        title, per_user = "temporal per user", True
-    sizes = f": valid={valid:g}, test={test:g}"
-    requested = (valid > 0, test > 0)
-    return SplitRule(title, by_time, per_user, _fraction_counts(valid, test), requested, sizes)
-
-
-def _leave_counts(k: int, valid_k: int) -> Callable[[Positions], tuple[Positions, Positions]]:
-    def counts(n: Positions) -> tuple[Positions, Positions]:
-        enough = n > k + valid_k
-        return np.where(enough, valid_k, 0), np.where(enough, k, 0)
-
-    return counts
-
-
-def _fraction_counts(
-    valid: float, test: float
-) -> Callable[[Positions], tuple[Positions, Positions]]:
-    """Rounded fractions of n events; at least one stays in train, validation is reduced first."""
-
-    def counts(n: Positions) -> tuple[Positions, Positions]:
-        n_test = np.minimum(np.floor(test * n + _HALF).astype(np.int64), np.maximum(n - 1, 0))
-        n_valid = np.minimum(
-            np.floor(valid * n + _HALF).astype(np.int64), np.maximum(n - 1 - n_test, 0)
-        )
-        return n_valid, n_test
-
-    return counts
+    if how == "temporal":
+        title = "temporal per user" if given["per_user"] else "temporal, one cut for all users"
+        return SplitRule(title, True, bool(given["per_user"]), valid, test)
+    title = "random per user" if how == "random_per_user" else "random over all events"
+    return SplitRule(title, False, how == "random_per_user", valid, test)
 
 
 def per_user_codes(
@@ -182,12 +169,12 @@ def cut_codes(values: Values, cuts: dict[int, np.uint64]) -> PartCodes:
 
 def cut_notes(cuts: dict[int, np.uint64]) -> list[str]:
     """Notes about the times of the cuts of a temporal split."""
-    top = np.uint64(1 << 63)
-    times = {
-        code: float(np.array([cut ^ top if cut & top else ~cut], np.uint64).view(np.float64)[0])
-        for code, cut in cuts.items()
-    }
-    return [f"{('valid', 'test')[code - 1]} starts at timestamp {t!r}" for code, t in times.items()]
+    notes = []
+    for code, cut in cuts.items():
+        top = np.uint64(1 << 63)  # the inverse of `sortable`
+        time = np.array([cut ^ top if cut & top else ~cut], np.uint64).view(np.float64)[0]
+        notes.append(f"{('valid', 'test')[code - 1]} starts at timestamp {float(time)!r}")
+    return notes
 
 
 def sortable(times: npt.NDArray[np.float64]) -> Values:
@@ -266,18 +253,17 @@ def canonical_order(data: Interactions) -> Positions:
     """
     user_place, item_place = _text_order(data.user_ids), _text_order(data.item_ids)
     key = user_place[data.users] * max(data.n_items, 1) + item_place[data.items]
-    order = np.argsort(key)
+    order: Positions = np.argsort(key)
     key = key[order]
-    repeats = key[1:] == key[:-1]
-    if not repeats.any():
+    first: npt.NDArray[np.bool_] = np.diff(key, prepend=-1) != 0
+    if first.all():
         return order
-    repeated = np.zeros(len(key), dtype=bool)
-    repeated[1:] |= repeats
-    repeated[:-1] |= repeats
+    repeated = ~first
+    repeated[:-1] |= ~first[1:]
     rows = order[repeated]
     time = np.zeros(len(rows)) if data.timestamps is None else data.timestamps[rows]
     order[repeated] = rows[np.lexsort((rows, time, key[repeated]))]
-    return order[np.concatenate(([True], ~repeats))]
+    return order[first]
 
 
 def _text_order(ids: IdMap) -> Positions:
@@ -316,8 +302,9 @@ def _apply(data: Interactions, rule: SplitRule, seed: Seed | None) -> Split:
             f"the split '{rule.title}' needs a seed; give an integer such as seed=2024"
         )
     order = canonical_order(data)
-    notes = [rule.note(seed)]
     n = len(order)
+    if not n:
+        raise InputError("there is no event to split; check the file and its filters")
 
     # The order in which events are held out: by time, or a random permutation.
     place = (
@@ -325,10 +312,10 @@ def _apply(data: Interactions, rule: SplitRule, seed: Seed | None) -> Split:
         if rule.by_time
         else generator(seed or 0).permutation(n)
     )
+    notes = [rule.note(seed)]
     if rule.per_user:
         users = data.users[order]
-        starts = np.flatnonzero(np.diff(users, prepend=-1))
-        sizes = np.diff(starts, append=n)
+        sizes = np.diff(np.flatnonzero(np.diff(users, prepend=-1)), append=n)
         n_valid, n_test = rule.counts(sizes)
         # All keys differ, so that the fast, unstable sort has one result.
         by_user = np.argsort(np.repeat(np.arange(len(sizes)), sizes) * n + place)
@@ -339,24 +326,16 @@ def _apply(data: Interactions, rule: SplitRule, seed: Seed | None) -> Split:
         cuts = find_cuts(rule, n, lambda: [values])
         codes = cut_codes(values, cuts)
         notes += cut_notes(cuts) if rule.by_time else []
-    return _assemble(data, order, codes, rule, notes)
 
-
-def _assemble(
-    data: Interactions, order: Positions, codes: PartCodes, rule: SplitRule, notes: list[str]
-) -> Split:
-    """The parts, from the code of each position of the canonical order."""
-    if len(order) == 0:
-        raise InputError("there is no event to split; check the file and its filters")
+    # The parts, with their rows in the order of the data.
     row_codes = np.full(len(data), -1, dtype=np.int8)
     row_codes[order] = codes
     train, valid, test = (data.take(row_codes == code) for code in range(3))
-    sizes = {"train": len(train), "valid": len(valid), "test": len(test)}
-    check_parts(sizes, rule, notes[0])
+    check_parts({"train": len(train), "valid": len(valid), "test": len(test)}, rule, notes[0])
+    notes += dropped_note(len(data) - n, data.timestamps is not None)
     in_train = np.zeros(data.n_users, dtype=bool)
     in_train[train.users] = True
     test_users = np.unique(test.users)
-    notes += dropped_note(len(data) - len(order), data.timestamps is not None)
     notes += cold_note(int(np.count_nonzero(~in_train[test_users])), len(test_users))
     has_valid, has_test = rule.requested
     return Split(train, valid if has_valid else None, test if has_test else None, tuple(notes))

@@ -1,35 +1,42 @@
 """Reader of text tables. Every id is read as text: 007 stays 007.
 
-DuckDB reads a file that strictly follows RFC 4180, and its rows are counted. Any other file, and
-one with a bad value, is read row by row, so that a bad row can be named by its line.
+Delimiter and header are detected from the first lines; DuckDB's own detection is not used, because
+it drops rows of some files without an error. DuckDB reads a file that strictly follows RFC 4180,
+and its rows are counted. Any other file, and one with a bad value, is read row by row, so that a
+bad row can be named by its line.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llpauc.data.columns import ColumnRoles, detect_columns, value_kind
-from llpauc.data.sources import (
-    QueryError,
-    Source,
-    checked_columns,
-    checked_query,
-    connect,
-    invalid_role,
+from llpauc.data.columns import (
+    KNOWN_NAMES,
+    SAMPLE_ROWS,
+    ColumnRoles,
+    detect_columns,
+    is_number,
+    normalized_name,
+    value_kind,
 )
-from llpauc.data.text_layout import MAX_LINE, TOO_LONG, Layout, layout_of, wide_fields
+from llpauc.data.sources import QueryError, Source, checked_query, connect
 from llpauc.errors import InputError
 
+MAX_LINE = 1 << 24  # bytes
+TOO_LONG = "a field above 16 MB, or a quote left open; fix it"
+DELIMITERS = (",", "\t", ";", "|", "::", " ")
+_DELIMITER_NAMES = {"comma": ",", "tab": "\t", "\\t": "\t", "semicolon": ";", "pipe": "|"}
+_DELIMITER_NAMES |= {"space": " ", "blank": " "}
 _CHUNK = 1 << 22  # bytes
 _BATCH = 100_000  # rows
 _QUOTE, _LINE_FEED = ord('"'), ord("\n")
@@ -64,7 +71,8 @@ def read_text_table(source: Source) -> None:
     if reason is None:
         expected = scanned.lines - layout.header
         table = _read_csv(layout, len(names), scanned)
-        path = _escape_glob(str(source.path.resolve()))
+        # DuckDB takes `ratings[1].csv` for a pattern and would open `ratings1.csv` instead.
+        path = re.sub(r"[*?\[]", r"[\g<0>]", str(source.path.resolve()))
         try:
             source.sink.add_query(checked_query(roles, table), path, expected)
             source.rows_read += expected
@@ -99,9 +107,142 @@ def _read_csv(layout: Layout, width: int, scanned: Scan) -> str:
     return f"read_csv(?, {', '.join(f'{option}={value}' for option, value in options.items())})"
 
 
-def _escape_glob(path: str) -> str:
-    """DuckDB takes `ratings[1].csv` for a pattern and would open `ratings1.csv` instead."""
-    return re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", path)
+# --- delimiter and header -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a text table is written."""
+
+    delimiter: str
+    quotes: bool  # whether a field can be quoted
+    header: bool  # whether the first row holds names
+    first_row: tuple[str, ...]
+    sample: tuple[tuple[str, ...], ...]  # the first rows with data
+    notes: tuple[str, ...]  # what was detected
+
+    @property
+    def widths(self) -> set[int]:
+        """The numbers of fields that are not empty, over the sampled rows and the header."""
+        rows = [self.first_row, *self.sample] if self.header else self.sample
+        return {sum(map(bool, row)) for row in rows}
+
+
+def layout_of(source: Source) -> Layout:
+    """The layout of a source, detected once.
+
+    While the format is unknown, quotes are taken into account; the format then decides.
+    """
+    if source.layout is None:
+        source.layout = _detect_layout(source)
+    layout: Layout = source.layout
+    quotes = source.format is None or source.format.quotes
+    return replace(layout, quotes=quotes and _can_quote(layout.delimiter))
+
+
+def _detect_layout(source: Source) -> Layout:
+    format, options = source.format, source.options
+    quotes = format is None or format.quotes
+    text = source.head.decode("utf-8-sig", errors="replace")
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines = [line for line in text.split("\n")[: 5 * SAMPLE_ROWS] if line]
+    if not lines:
+        raise InputError(f"{source.name}: no rows; the file holds only blank lines")
+
+    notes = []
+    names = [column for column in source.requested.values() if isinstance(column, str)]
+    requested = options.get("delimiter")
+    if requested is not None:
+        delimiter = check_delimiter(requested)
+    elif format is not None and format.delimiter is not None and format.delimiter in lines[0]:
+        delimiter = format.delimiter
+    else:
+        preferred = None if format is None else format.preferred_delimiter
+        delimiter = _detect_delimiter(lines, names, preferred)
+        notes.append(f"delimiter {delimiter!r} (detected)")
+
+    rows = list(_split(lines, delimiter, quotes))[: SAMPLE_ROWS + 1]
+    if not rows or (len(rows[0]) == 1 and "\n" in rows[0][0].rstrip("\n")):
+        raise InputError(f"{source.name}: line 1: {TOO_LONG}")
+    header = options.get("header")
+    if header is None and format is not None:
+        header = format.header
+    if header is None:
+        header = _has_header(rows, names)
+        notes.append(f"{'a' if header else 'no'} header (detected)")
+    sample = tuple(tuple(row) for row in rows[1 if header else 0 :])
+    return Layout(delimiter, quotes, header, tuple(rows[0]), sample, tuple(notes))
+
+
+def check_delimiter(delimiter: str) -> str:
+    """A delimiter given as it is or by its name (tab, comma, space ...)."""
+    delimiter = _DELIMITER_NAMES.get(delimiter, delimiter)
+    if not 1 <= len(delimiter.encode()) <= 4 or set(delimiter) & set('"\r\n\0'):
+        raise InputError(
+            f"delimiter must be one to four bytes without quotes and line ends, got {delimiter!r}"
+        )
+    return delimiter
+
+
+def _can_quote(delimiter: str) -> bool:
+    return len(delimiter) == 1 and delimiter != " "
+
+
+def _split(lines: Sequence[str], delimiter: str, quotes: bool) -> Iterator[list[str]]:
+    if not (quotes and _can_quote(delimiter)):
+        yield from (line.split(delimiter) for line in lines)
+        return
+    with wide_fields():
+        reader = csv.reader([line + "\n" for line in lines], delimiter=delimiter)
+        try:
+            yield from (row for row in reader if row)
+        except csv.Error:  # a damaged row ends the sample; reading will name it
+            return
+
+
+@contextmanager
+def wide_fields() -> Iterator[None]:
+    """Let Python's csv module accept fields as long as DuckDB does; its limit is a global."""
+    before = csv.field_size_limit(MAX_LINE)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _detect_delimiter(lines: Sequence[str], names: Sequence[str], preferred: str | None) -> str:
+    """The delimiter that gives a known header, else one constant number of columns."""
+    widths: dict[str, list[int]] = {}
+    for delimiter in DELIMITERS:
+        rows = list(_split(lines[:SAMPLE_ROWS], delimiter, quotes=True))
+        # The first line of an adjacency list may be a user without items.
+        if rows and (max(map(len, rows)) if delimiter == " " else len(rows[0])) > 1:
+            if _is_header(rows[0], names):
+                return delimiter
+            widths[delimiter] = [len(row) for row in rows]
+    constant = [delimiter for delimiter, counts in widths.items() if len(set(counts)) == 1]
+    for candidates in (constant, list(widths)):
+        visible = [delimiter for delimiter in candidates if delimiter != " "] or candidates
+        if preferred in visible:
+            return preferred or ","
+        if visible:
+            return max(visible, key=lambda delimiter: widths[delimiter][0])
+    return preferred or ","
+
+
+def _is_header(row: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether a first row holds requested or well-known column names."""
+    known = {*KNOWN_NAMES["user"], *KNOWN_NAMES["item"]}
+    return any(field in names or normalized_name(field) in known for field in row)
+
+
+def _has_header(rows: Sequence[Sequence[str]], names: Sequence[str]) -> bool:
+    if _is_header(rows[0], names):
+        return True
+    if any(is_number(field) for field in rows[0]) or len(rows) == 1:
+        return False
+    columns = zip(*(row for row in rows[1:] if len(row) == len(rows[0])), strict=True)
+    return any(all(is_number(value) for value in column) for column in columns)
 
 
 # --- one pass over the bytes ----------------------------------------------------------------------
@@ -186,16 +327,7 @@ def _follows_rfc4180(
 
 # --- row by row -----------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Problem:
-    """Why a row cannot be used; `final` if the start of the next row is unknown."""
-
-    text: str
-    final: bool = False
-
-
-Row = tuple[int, list[str] | Problem]  # the line it begins on, and its fields
+Row = tuple[int, list[str] | str]  # the line it begins on; its fields, or why it cannot be read
 
 
 def text_lines(path: Path, name: str) -> Iterator[str]:
@@ -211,29 +343,24 @@ def text_lines(path: Path, name: str) -> Iterator[str]:
             yield line
 
 
-def text_problem(text: str) -> Problem | None:
-    """A NUL or bytes that are not UTF-8."""
+def text_problem(text: str) -> str | None:
+    """Why a text is not valid: a NUL, or bytes that are not UTF-8."""
     if "\0" in text:
-        return Problem("holds a NUL byte, so the file is damaged or not text")
+        return "holds a NUL byte, so the file is damaged or not text"
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
             byte = ord(text[error.start]) - 0xDC00
-            return Problem(f"not UTF-8 (byte 0x{byte:02x}): convert the file to UTF-8")
+            return f"not UTF-8 (byte 0x{byte:02x}): convert the file to UTF-8"
     return None
-
-
-def quoted(value: str) -> str:
-    """A value as messages show it: on one line, not too long."""
-    return repr(value if len(value) <= 60 else value[:57] + "...")
 
 
 def _rows(source: Source, layout: Layout) -> Iterator[Row]:
     lines = text_lines(source.path, source.name)
     if layout.quotes:
         with wide_fields():
-            yield from _quoted_rows(lines, layout.delimiter)
+            yield from _quoted_rows(source.name, lines, layout.delimiter)
         return
     for number, text in enumerate(lines, start=1):
         text = text.rstrip("\r\n")
@@ -241,7 +368,8 @@ def _rows(source: Source, layout: Layout) -> Iterator[Row]:
             yield number, text.split(layout.delimiter)
 
 
-def _quoted_rows(texts: Iterator[str], delimiter: str) -> Iterator[Row]:
+def _quoted_rows(name: str, texts: Iterator[str], delimiter: str) -> Iterator[Row]:
+    """The rows of Python's csv module; an error after which no row can be found raises."""
     at_end = False
 
     def lines() -> Iterator[str]:
@@ -258,11 +386,11 @@ def _quoted_rows(texts: Iterator[str], delimiter: str) -> Iterator[Row]:
             return
         except csv.Error as error:
             if at_end:
-                yield line, Problem('a quote (") opens here and never closes; close it', final=True)
-            elif "field limit" in str(error):
-                yield line, Problem(TOO_LONG, final=True)
-            else:
-                yield line, Problem('text after a closing quote (")')
+                problem = 'a quote (") opens here and never closes; close it'
+                raise InputError(f"{name}: line {line}: {problem}") from None
+            if "field limit" in str(error):
+                raise InputError(f"{name}: line {line}: {TOO_LONG}") from None
+            yield line, 'text after a closing quote (")'
             continue
         if row:
             yield line, row
@@ -271,75 +399,39 @@ def _quoted_rows(texts: Iterator[str], delimiter: str) -> Iterator[Row]:
 def read_rows(source: Source, rows: Iterator[Row], width: int, roles: ColumnRoles) -> None:
     """Check rows of `width` text fields and add the good ones."""
     lines: list[int] = []
-    problems: list[tuple[int, Problem]] = []
-    texts: dict[str, list[str]] = {role: [] for role in roles.positions}
+    unreadable: dict[int, str] = {}
+    columns: dict[str, list[str]] = {role: [] for role in roles.positions}
     # Fields are appended at once: rows that stay alive would trigger the garbage collector.
-    targets = [(texts[role].append, position) for role, position in roles.positions.items()]
+    appends = [column.append for column in columns.values()]
+    positions = list(roles.positions.values())
+
+    def add_batch() -> None:
+        arrays = {role: pa.array(column, pa.large_string()) for role, column in columns.items()}
+        source.add_checked(connection, pa.table(arrays), roles, "line", lines, unreadable)
+        lines.clear()
+        unreadable.clear()
+        for column in columns.values():
+            column.clear()
+
     with connect() as connection:
-        for line, row in rows:
-            if isinstance(row, Problem):
-                problems.append((line, row))
-            # Empty fields at the end of a row are dropped, as DuckDB does.
-            elif len(row) != width and (len(row) < width or any(row[width:])):
-                only = "only " if len(row) < width else ""
-                problems.append((line, Problem(f"{only}{len(row)} of {width} columns")))
-            else:
-                lines.append(line)
-                for append, position in targets:
-                    append(row[position])
-            if len(lines) + len(problems) == _BATCH:
-                _add_texts(source, lines, texts, problems, roles, connection)
-        _add_texts(source, lines, texts, problems, roles, connection)
-
-
-def _add_texts(
-    source: Source,
-    lines: list[int],
-    texts: dict[str, list[str]],
-    problems: list[tuple[int, Problem]],
-    roles: ColumnRoles,
-    connection: duckdb.DuckDBPyConnection,
-) -> None:
-    """Check one batch, add its valid rows, reject the others in order, and clear the lists."""
-    # Arrow does not accept bytes that are not UTF-8, so such rows are emptied first.
-    bad: dict[int, Problem] = {}
-    for column in texts.values():
-        if text_problem("\n".join(column)) is not None:
-            found = ((row, text_problem(text)) for row, text in enumerate(column))
-            bad = {row: problem for row, problem in found if problem is not None} | bad
-    arrays = {
-        role: pa.array(
-            ["" if row in bad else text for row, text in enumerate(column)] if bad else column,
-            pa.large_string(),
-        )
-        for role, column in texts.items()
-    }
-    columns, valid = checked_columns(connection, pa.table(arrays), roles)
-    for row in np.flatnonzero(~valid).tolist():
-        problem = bad.get(row) or _problem(texts, columns, row, roles)
-        problems.append((lines[row], problem))
-    for line, problem in sorted(problems, key=lambda pair: pair[0]):
-        source.reject(f"line {line}", problem.text, final=problem.final)
-    if valid.any():
-        mask = pa.array(valid)
-        source.add({role: column.filter(mask) for role, column in columns.items()})
-    lines.clear()
-    problems.clear()
-    for column in texts.values():
-        column.clear()
-
-
-def _problem(
-    texts: dict[str, list[str]],
-    columns: dict[str, pa.ChunkedArray],
-    row: int,
-    roles: ColumnRoles,
-) -> Problem:
-    role = invalid_role(columns, row)
-    if role in ("user", "item"):
-        return Problem(f"the {role} id is empty")
-    text, value = quoted(texts[role][row]), columns[role][row].as_py()
-    if value is not None and np.isfinite(value):
-        return Problem(f"{role} {text} is too large")
-    kinds = {"number": "a number", "date": "a date like 2024-01-31 or 2024-01-31T12:00:00"}
-    return Problem(f"{role} {text} is not {kinds[roles.kind(role)]}")
+        try:
+            for line, row in rows:
+                if isinstance(row, str):
+                    unreadable[line] = row
+                # Empty fields at the end of a row are dropped, as DuckDB does.
+                elif len(row) != width and (len(row) < width or any(row[width:])):
+                    only = "only " if len(row) < width else ""
+                    unreadable[line] = f"{only}{len(row)} of {width} columns"
+                else:
+                    fields = [row[position] for position in positions]
+                    problem = text_problem("".join(fields))
+                    if problem is None:
+                        lines.append(line)
+                        for append, field in zip(appends, fields, strict=True):
+                            append(field)
+                    else:
+                        unreadable[line] = problem
+                if len(lines) + len(unreadable) == _BATCH:
+                    add_batch()
+        finally:  # if `rows` raises an error, a bad row before it is reported instead
+            add_batch()

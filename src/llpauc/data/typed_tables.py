@@ -6,18 +6,17 @@ ids are returned as integers (`IdMap.kind`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llpauc.data.columns import ColumnRoles, ValueKind, detect_columns, value_kind
+from llpauc.data.columns import SAMPLE_ROWS, ValueKind, detect_columns, value_kind
 from llpauc.data.ids import IdKind, IdMap, is_text
 from llpauc.data.interactions import Interactions
-from llpauc.data.sources import BATCH_ROWS, Source, checked_columns, connect, invalid_role
-from llpauc.data.text_layout import SAMPLE_ROWS
-from llpauc.data.text_tables import quoted
+from llpauc.data.sources import BATCH_ROWS, Source, connect
 from llpauc.errors import InputError
 
 
@@ -43,11 +42,12 @@ def read_frame(source: Source, frame: Any) -> None:
             table = frame.to_arrow()
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InputError(f"{source.name}: {_one_line(error)}; give each column one type") from error
-    roles = detect_table_columns(source, table)
-    source.start(roles)
-    table = table.select(list(roles.positions.values()))
-    for start in range(0, max(len(table), 1), BATCH_ROWS):
-        add_table(source, table.slice(start, BATCH_ROWS), roles)
+    starts = range(0, len(table), BATCH_ROWS)
+    _read_batches(
+        source,
+        table,
+        lambda positions: (table.select(positions).slice(start, BATCH_ROWS) for start in starts),
+    )
 
 
 def read_parquet(source: Source) -> None:
@@ -58,11 +58,13 @@ def read_parquet(source: Source) -> None:
             head = next(file.iter_batches(batch_size=SAMPLE_ROWS), None)
             empty = file.schema_arrow.empty_table()
             sample = empty if head is None else pa.Table.from_batches([head])
-            roles = detect_table_columns(source, sample)
-            source.start(roles)
-            names = [sample.column_names[position] for position in roles.positions.values()]
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
-                add_table(source, pa.Table.from_batches([batch]).select(names), roles)
+
+            def batches(positions: list[int]) -> Iterator[pa.Table]:
+                names = [sample.column_names[position] for position in positions]
+                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
+                    yield pa.Table.from_batches([batch]).select(names)
+
+            _read_batches(source, sample, batches)
     except MemoryError:  # Arrow's is an ArrowException too, but does not mean a damaged file
         raise
     except (pa.ArrowException, OSError) as error:
@@ -70,6 +72,38 @@ def read_parquet(source: Source) -> None:
             f"{source.name}: the Parquet data are cut off or damaged ({_one_line(error)}); "
             "fetch the file again"
         ) from error
+
+
+def _read_batches(
+    source: Source, sample: pa.Table, batches: Callable[[list[int]], Iterable[pa.Table]]
+) -> None:
+    """Detect the columns by their names, types and first values; check and add the batches.
+
+    Args:
+        source: of the table.
+        sample: its first rows.
+        batches: returns all rows, given the positions of the columns that are needed.
+    """
+
+    def kind_of(position: int) -> ValueKind | None:
+        column = sample.column(position).slice(0, SAMPLE_ROWS)
+        if is_text(_value_type(column.type)):
+            return value_kind([text or "" for text in column.to_pylist()])
+        return _typed_kind(column.type)
+
+    roles = detect_columns(
+        source.name, sample.column_names, header=True, requested=source.requested, kind_of=kind_of
+    )
+    source.start(roles)
+    for role, position in roles.positions.items():
+        kind = _check_type(source.name, role, _value_type(sample.schema.types[position]))
+        if kind is not None:
+            source.sink.kinds[role].add(kind)
+    with connect() as connection:
+        for table in batches(list(roles.positions.values())):
+            first = source.rows_read + source.rows_rejected + 1
+            numbers = range(first, first + len(table))
+            source.add_checked(connection, table, roles, "row", numbers)
 
 
 def read_matrix(matrix: Any) -> tuple[Interactions, list[str]]:
@@ -102,20 +136,6 @@ def read_matrix(matrix: Any) -> tuple[Interactions, list[str]]:
     return Interactions(users[nonzero], items[nonzero], user_ids, item_ids, rated), notes
 
 
-def detect_table_columns(source: Source, table: pa.Table) -> ColumnRoles:
-    """The roles of a table's columns, by their names, types and first values."""
-
-    def kind_of(position: int) -> ValueKind | None:
-        column = table.column(position).slice(0, SAMPLE_ROWS)
-        if is_text(_value_type(column.type)):
-            return value_kind([text or "" for text in column.to_pylist()])
-        return _typed_kind(column.type)
-
-    return detect_columns(
-        source.name, table.column_names, header=True, requested=source.requested, kind_of=kind_of
-    )
-
-
 def _value_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -125,32 +145,6 @@ def _typed_kind(kind: pa.DataType) -> ValueKind | None:
         return "date"
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
     return "number" if any(fits(kind) for fits in numeric) else None
-
-
-def add_table(source: Source, table: pa.Table, roles: ColumnRoles) -> None:
-    """Check the rows of a table with one column per role, in order, and add the valid ones."""
-    kinds = {
-        role: _check_type(source.name, role, _value_type(column.type))
-        for role, column in zip(roles.positions, table.columns, strict=True)
-    }
-    with connect() as connection:
-        columns, valid = checked_columns(connection, table, roles)
-    if not valid.all():
-        row = int(np.argmin(valid))
-        role = invalid_role(columns, row)
-        value = table.column(list(roles.positions).index(role))[row].as_py()
-        problem = f"{role} {quoted(str(value))} is not a number"
-        if role in ("user", "item"):
-            problem = f"the {role} id is missing"
-        place = f"row {source.rows_read + source.rows_rejected + row + 1}"
-        source.reject(place, problem, int((~valid).sum()))
-    if valid.any():
-        for role in ("user", "item"):
-            source.sink.kinds[role].add(kinds[role] or "string")
-        mask = pa.array(valid)
-        source.add(
-            columns if valid.all() else {r: column.filter(mask) for r, column in columns.items()}
-        )
 
 
 def _check_type(name: str, role: str, kind: pa.DataType) -> IdKind | None:

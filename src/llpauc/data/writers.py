@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from llpauc.data.columns import ROLES
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError, choose
 from llpauc.storage.atomic import atomic_write
 
-_COLUMNS = ("user", "item", "rating", "timestamp")
 _RECBOLE_COLUMNS = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
 # Files that a reader would take for a part of the split in the same folder.
 _PART_FILE = re.compile(
@@ -26,10 +26,10 @@ _PART_FILE = re.compile(
 )
 
 WRITERS: dict[str, Callable[[Interactions, Path], None]] = {
-    "tsv": lambda data, path: write_delimited(_table(data, _COLUMNS), path, "\t"),
-    "csv": lambda data, path: write_delimited(_table(data, _COLUMNS), path, ","),
+    "tsv": lambda data, path: write_delimited(_table(data), path, "\t"),
+    "csv": lambda data, path: write_delimited(_table(data), path, ","),
     "inter": lambda data, path: write_delimited(_table(data, _RECBOLE_COLUMNS), path, "\t"),
-    "parquet": lambda data, path: pq.write_table(_table(data, _COLUMNS), path),
+    "parquet": lambda data, path: pq.write_table(_table(data), path),
 }
 
 
@@ -87,7 +87,7 @@ def _target_files(split: Split, folder: Path, format: str) -> dict[str, Path]:
     return files
 
 
-def _table(data: Interactions, names: tuple[str, str, str, str]) -> pa.Table:
+def _table(data: Interactions, names: Sequence[str] = ROLES) -> pa.Table:
     user, item, rating, timestamp = names
     columns = {user: data.user_ids.arrow(data.users), item: data.item_ids.arrow(data.items)}
     if data.ratings is not None:
