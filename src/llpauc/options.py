@@ -67,7 +67,8 @@ class Choices:
     """The allowed values are the names of a registry, which is looked up when it is needed.
 
     Args:
-        place: "package.module:attribute" of a mapping or sequence of names.
+        place: "package.module:attribute" of a mapping or sequence of names, or of a function that
+            returns one.
         many: whether a comma-separated list of names is allowed.
     """
 
@@ -76,7 +77,8 @@ class Choices:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(import_object(self.place))
+        names = import_object(self.place)
+        return tuple(names() if callable(names) else names)
 
 
 @dataclass(frozen=True)
@@ -161,10 +163,12 @@ class Option:
             return None
         if self.choices:
             value = self.aliases.get(value, value) if isinstance(value, str) else value
-            for name in value.split(",") if self.many and isinstance(value, str) else [value]:
+            several = self.many and isinstance(value, str)
+            for name in map(str.strip, value.split(",")) if several else [value]:
                 if name not in self.choices:
+                    what = self.name.removesuffix("s") if self.many else self.name
                     raise InputError(
-                        f"unknown {self.name} {name!r}; choose one of: {listing(self.choices)}"
+                        f"unknown {what} {name!r}; choose one of: {listing(self.choices)}"
                     )
             return value
         checked = _as_type(value, self.type)

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from llpauc.data.columns import ColumnRoles
+from llpauc.data.columns import FORMAT_NAMES, ColumnRoles
 from llpauc.data.formats import FORMATS
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.out_of_core import prepare
@@ -92,6 +92,10 @@ def test_read_interactions_accepts_a_requested_format(tmp_path: Path) -> None:
     assert set(FORMATS) >= {
         *("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet", "jsonl"),
     }
+
+
+def test_format_names_are_those_of_formats() -> None:
+    assert tuple(FORMATS) == FORMAT_NAMES
 
 
 def test_formats_entry_is_all_a_new_format_needs(

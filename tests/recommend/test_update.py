@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from llpauc.cli import main
-from llpauc.cli import update as command
+from llpauc.cli import train as command
 from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
@@ -389,7 +389,7 @@ def test_update_command_takes_a_single_event(run, tmp_path):
 
 
 def test_update_command_interrupted_saves_another_folder(run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(command, "_tell", lambda epoch: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(command, "_log_epoch", lambda epoch: os.kill(os.getpid(), signal.SIGINT))
     before = files(tmp_path / "run")
     with pytest.raises(SystemExit) as stop:
         main(["update", run, csv(NEW, tmp_path / "new.csv"), "--epochs", "50"])

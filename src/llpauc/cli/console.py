@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Timer
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.progress import (
@@ -97,13 +97,57 @@ class _Console(Console):
         raise  # called while the error is being handled
 
 
-def show_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, left: int = 1
-) -> None:
-    """Print a table of strings and numbers; the first `left` columns are aligned to the left.
+class TableData(NamedTuple):
+    """A table of strings and numbers; the first `left` columns are aligned to the left."""
 
-    The table is as wide as its content: no value is cut.
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    left: int = 1
+
+
+def facts_table(title: str, facts: Mapping[str, Any]) -> TableData:
+    """A table with one row per name and value."""
+    return TableData(title, ["", "value"], list(facts.items()))
+
+
+def metrics_table(
+    title: str,
+    results: Mapping[str, Mapping[str, Mapping[str, float]]],
+    seconds: Mapping[str, float] | None = None,
+) -> TableData:
+    """A table of metrics: one row per model and group of users.
+
+    Args:
+        title: of the table.
+        results: model -> group -> {"users": count, metric: mean}, see `Evaluation.summary`.
+        seconds: model -> time, shown in the row of all users.
     """
+    metrics = [name for name in next(iter(results.values()))["all"] if name != "users"]
+    rows = []
+    for model, summary in results.items():
+        for group, values in summary.items():
+            row = [model, group, values["users"], *[values[name] for name in metrics]]
+            if seconds is not None:
+                row.append(f"{seconds[model]:.1f}" if group == "all" else "")
+            rows.append(row)
+    last = [] if seconds is None else ["seconds"]
+    return TableData(title, ["model", "users", "number", *metrics, *last], rows, left=2)
+
+
+def print_result(result: Any, json: bool, *tables: TableData) -> None:
+    """Print the result as JSON, or as tables."""
+    if json:
+        print_json(result)
+        return
+    for table in tables:
+        show_table(*table)
+
+
+def show_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1
+) -> None:
+    """Print a table, see `TableData`. It is as wide as its content: no value is cut."""
     table = Table(header_style="bold")
     for position, name in enumerate(columns):
         justify: Literal["left", "right"] = "left" if position < left else "right"

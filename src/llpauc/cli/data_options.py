@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from annotated_types import Ge, Lt
 
 from llpauc.cli.console import log, progress
-from llpauc.options import Count, NonNegativeInt
+from llpauc.options import Choices, Count, NonNegativeInt
 
 if TYPE_CHECKING:
     from llpauc.data.interactions import Split
@@ -26,7 +26,7 @@ class TableOptions:
     """How to read the interactions. What is not given is detected, and the choice is printed.
 
     Args:
-        format: csv, tsv, parquet, inter, u.data, ratings.dat, adjacency or jsonl
+        format: format of the files
         user: column of the user ids, by name or 0-based position
         item: column of the item ids
         rating: column of the ratings (or dwell times)
@@ -37,7 +37,7 @@ class TableOptions:
         min_rating: drop events with a lower rating; all remaining events are positives
     """
 
-    format: str | None = None
+    format: Annotated[str, Choices("llpauc.data.columns:FORMAT_NAMES")] | None = None
     user: str | None = None
     item: str | None = None
     rating: str | None = None
@@ -81,6 +81,13 @@ class TableOptions:
                     f" is another column the {kind}? (--{kind} NAME)"
                 )
         return data
+
+    def load_split(self, path: str, *, min_ids: int = 2) -> Split:
+        """As `load`; a single file becomes the train part."""
+        from llpauc.data.interactions import Split
+
+        data = self.load(path, min_ids=min_ids)
+        return data if isinstance(data, Split) else Split(data.interactions)
 
     def _filter_ratings(self, data: Reading | Split, warn: bool) -> Reading | Split:
         from llpauc.data import filters

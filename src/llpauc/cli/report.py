@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llpauc.cli.console import log, print_json, progress
+from llpauc.cli.recommend import parse_ids
 from llpauc.cli.system import check_file, check_run_fits_memory, make_folder_of
 
 
@@ -30,19 +31,23 @@ def report(
             @FILE with one per line; by default 200, fewer where the file would exceed 2 MB
         json: print a summary of the file as JSON
     """
-    from llpauc.errors import InputError
+    from llpauc.errors import InputError, check_at_least
     from llpauc.report import load_page_run, read_titles, read_tuning, render_page, report_data
     from llpauc.storage.atomic import atomic_write
 
     check_file(out)
-    chosen = _users(users)
+    shown: int | list[str] | None = None
+    if users is not None and users.isdecimal():
+        shown = check_at_least("users", int(users), 1)
+    elif (ids := parse_ids(users, "--users", "user")) is not None:
+        shown = [str(user) for user in ids]
     titles, trials = read_titles(items), read_tuning(tuning)
     if len(set(runs)) < len(runs):
         raise InputError("a run is given twice; give different runs")
     for run in runs:
         check_run_fits_memory(run)
     with progress("writing the report"):
-        data = report_data([load_page_run(run) for run in runs], chosen, titles, trials)
+        data = report_data([load_page_run(run) for run in runs], shown, titles, trials)
         page = render_page(data)
         make_folder_of(out)
         with atomic_write(out) as temporary:
@@ -52,15 +57,3 @@ def report(
         print_json({"out": out, "runs": len(runs), "users": n_users, "bytes": len(page)})
     else:
         log.info(f"wrote {out}: {len(runs)} runs, {n_users:,} users, {len(page) / 1e6:.2f} MB")
-
-
-def _users(text: str | None) -> int | list[str] | None:
-    """A number of users, or ids."""
-    from llpauc.cli.recommend import read_ids
-    from llpauc.errors import check_at_least
-
-    if text is None:
-        return None
-    if text.isdecimal():
-        return check_at_least("users", int(text), 1)
-    return [str(word) for word in read_ids(text, "--users", "user")]

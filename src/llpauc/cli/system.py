@@ -6,9 +6,13 @@ import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llpauc.errors import InputError
 from llpauc.storage.environment import cores, installed_version
+
+if TYPE_CHECKING:
+    from llpauc.recommend.fitted import Fitted
 
 CHECKPOINT = ".checkpoint"  # RUN.checkpoint is the folder of the checkpoints of RUN
 _LIBRARY_BYTES = 1300 << 20  # address space of torch, Numba, Arrow and DuckDB
@@ -82,6 +86,14 @@ def check_run_fits_memory(run: str) -> None:
             f"{run}: to load and rank takes {needed:,} bytes, the limit on this process's memory"
             f" leaves {available:,}; raise it (ulimit -v)"
         )
+
+
+def load_run(run: str) -> Fitted:
+    """Load the model of a run folder."""
+    from llpauc.recommend import Recommender
+
+    check_run_fits_memory(run)
+    return Recommender.load(run).require_fitted()
 
 
 def version_text() -> str:

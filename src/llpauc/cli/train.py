@@ -1,15 +1,24 @@
-"""`llpauc train`: from a file to a model."""
+"""`llpauc train`: train a model on interactions and save it as a run folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import cell, command_name, log, print_json, progress, show_table
+from llpauc.cli.console import (
+    cell,
+    command_name,
+    facts_table,
+    log,
+    metrics_table,
+    print_json,
+    print_result,
+    progress,
+)
 from llpauc.cli.data_options import HeldOut, Seed, TableOptions
 from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import CheckpointOptions, ModelOptions
@@ -18,7 +27,9 @@ if TYPE_CHECKING:
     from llpauc.data.interactions import Split
     from llpauc.distributed import ProcessGroup
     from llpauc.recommend import Recommender
-    from llpauc.training import CheckpointSettings, Epoch
+    from llpauc.training import CheckpointSettings, Diverged, Epoch, History
+
+_SHOWN_DIAGNOSTICS = ("hard_llpauc", "auc", "pos_fraction", "neg_fraction", "gap")
 
 
 def train(
@@ -62,266 +73,253 @@ def train(
         json: print the result as JSON
     """
     from llpauc.distributed import join_process_group
-    from llpauc.storage.manifest import MANIFEST
-
-    with join_process_group() as processes:
-        work = processes.call_together(
-            lambda: _plan(
-                path, out, options, seed, hold_out, refit, recipe, metrics,
-                {"tensorboard": tensorboard, "mlflow": mlflow}, checkpoints, table,
-            )
-        )  # fmt: skip
-        recommender, split = work.recommender, work.split
-        events, users, items = len(split.train), split.n_users, split.n_items
-        log.info(f"{recommender!r} on {events:,} events of {users:,} users and {items:,} items")
-        if processes.world_size > 1:
-            log.info(f"{processes.world_size} processes divide every batch")
-        if (Path(out) / MANIFEST).exists():
-            log.info(f"the run in {out} will be replaced when this one is whole")
-        if dry_run:
-            log.info("dry run: nothing trained, nothing written")
-            if json and processes.is_first:
-                would = {**recommender.get_params(), "run": out}
-                print_json({**would, "events": events, "users": users, "items": items})
-            return
-        _train(work, out, path, json, processes)
-
-
-@dataclass(frozen=True)
-class _Work:
-    """What is to be done, looked through."""
-
-    recommender: Recommender
-    split: Split
-    metrics: list[str]
-    places: dict[str, str]
-    checkpoint: CheckpointSettings
-
-
-def _plan(
-    path: str,
-    out: str,
-    options: ModelOptions,
-    seed: int,
-    hold_out: float,
-    refit: bool,
-    recipe: str | None,
-    metrics: str,
-    boards: dict[str, str | None],
-    checkpoints: CheckpointOptions,
-    table: TableOptions,
-) -> _Work:
-    """Refuse what cannot be done before any work is; then read the data."""
-    from llpauc.data.interactions import Split
     from llpauc.errors import InputError, choose
     from llpauc.metrics import parse_metric, split_names
-    from llpauc.models.registry import MODELS
-    from llpauc.recommend.recipes import RECIPES, with_loss, with_model
-    from llpauc.recommend.sources import as_split
+    from llpauc.recommend.recipes import RECIPES
     from llpauc.storage.run_folder import check_replaceable
     from llpauc.training.tracking import check_trackers
 
-    given = options.given() | {"hold_out": hold_out, **({"refit": True} if refit else {})}
-    recommender = _recommender(given, seed)  # says at once what is wrong with it
-    if recipe is not None:
-        choose(RECIPES, recipe, "recipe")
-        if not MODELS[recommender.model].trained:
-            raise InputError(f"a recipe is for models that are trained; {recommender.model} is not")
-    wanted = [parse_metric(name).name for name in split_names(metrics)]
-    check_folder(out)
-    check_replaceable(out)
-    checkpoint = checkpoints.settings(out)
-    places = {name: place for name, place in boards.items() if place is not None}
-    check_trackers(places, run_folder=out)
-    if "tensorboard" in places:
-        check_folder(places["tensorboard"])
-    data = table.load(path)
-    split = data if isinstance(data, Split) else as_split(data.interactions)
-    if recipe is not None:
-        start = RECIPES[recipe](split.train, split.valid)
-        if given.get("loss", start["loss"]) != start["loss"]:
-            start = with_loss(start, given["loss"])
-        start = with_model(start, recommender.model if "model" in given else start["model"])
-        recommender = _recommender(start | given, seed)
-    return _Work(recommender, split, wanted, places, checkpoint)
+    boards = {"tensorboard": tensorboard, "mlflow": mlflow}
+    trackers = {name: place for name, place in boards.items() if place is not None}
+
+    def prepare() -> _Job:
+        # Check all options before a file is read
+        given = options.given() | {"hold_out": hold_out, **({"refit": True} if refit else {})}
+        recommender = _recommender(given, seed)
+        if recipe is not None:
+            choose(RECIPES, recipe, "recipe")
+            if recommender.plan().training is None:
+                raise InputError(
+                    f"a recipe is for models that are trained; {recommender.model} is not"
+                )
+        names = [parse_metric(name).name for name in split_names(metrics)]
+        check_folder(out)
+        check_replaceable(out)
+        checkpoint = checkpoints.settings(out)
+        check_trackers(trackers, run_folder=out)
+        if tensorboard is not None:
+            check_folder(tensorboard)
+        # Read the data, on which the settings of a recipe depend
+        split = table.load_split(path)
+        if recipe is not None:
+            recommender = _recommender(_recipe_settings(recipe, given, split), seed)
+        return _Job(path, out, recommender, split, names, trackers, checkpoint)
+
+    with join_process_group() as processes:
+        job = processes.call_together(prepare)
+        counts = {
+            "events": len(job.split.train),
+            "users": job.split.n_users,
+            "items": job.split.n_items,
+        }
+        events, users, items = counts.values()
+        log.info(f"{job.recommender!r} on {events:,} events of {users:,} users and {items:,} items")
+        if processes.world_size > 1:
+            log.info(f"{processes.world_size} processes divide every batch")
+        if _is_run(out):
+            log.info(f"the run in {out} is replaced at the end")
+        if not dry_run:
+            _run(job, json, processes)
+            return
+        log.info("dry run: nothing trained, nothing written")
+        if json and processes.is_first:
+            print_json({**job.recommender.get_params(), "run": out, **counts})
 
 
-def _recommender(given: dict[str, Any], seed: int) -> Recommender:
+@dataclass(frozen=True)
+class _Job:
+    """What to train, on which data, and where the results go."""
+
+    path: str
+    out: str
+    recommender: Recommender
+    split: Split
+    metrics: list[str]
+    trackers: Mapping[str, str]
+    checkpoint: CheckpointSettings
+
+
+def _recommender(settings: dict[str, Any], seed: int) -> Recommender:
+    """Models without training have neither a loss nor a seed."""
     from llpauc.models.registry import MODELS
     from llpauc.recommend import Recommender
 
-    if not MODELS[given.get("model", "mf")].trained:
-        return Recommender(**{k: v for k, v in given.items() if k != "loss"})
-    return Recommender(**given, seed=seed)
+    if MODELS[settings.get("model", "mf")].trained:
+        return Recommender(**settings, seed=seed)
+    return Recommender(**{name: value for name, value in settings.items() if name != "loss"})
 
 
-def _train(work: _Work, out: str, path: str, json: bool, processes: ProcessGroup) -> None:
-    from llpauc.models.registry import MODELS
-    from llpauc.storage.manifest import MANIFEST
+def _recipe_settings(recipe: str, given: dict[str, Any], split: Split) -> dict[str, Any]:
+    """The settings of a recipe for these data; options that were given override them."""
+    from llpauc.recommend.recipes import RECIPES, with_loss, with_model
+
+    settings = RECIPES[recipe](split.train, split.valid)
+    if given.get("loss", settings["loss"]) != settings["loss"]:
+        settings = with_loss(settings, given["loss"])
+    return with_model(settings, str(given.get("model", settings["model"]))) | given
+
+
+def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
+    """Train, measure on the test part, and save."""
     from llpauc.training import Diverged, open_checkpoints
     from llpauc.training.tracking import tracking
 
-    recommender, split = work.recommender, work.split
-    trouble, measured, learnt = None, None, False
+    recommender, split, plan = job.recommender, job.split, job.recommender.plan()
+    trackers = job.trackers if processes.is_first else {}
+    settings = {**plan.parameters(), **recommender.get_params(), "loss": plan.loss}
+    total = None
+    if plan.training is not None:
+        trained_fraction = 1.0 if split.valid is not None else 1.0 - recommender.hold_out
+        total = round(trained_fraction * len(split.train)) * plan.training.epochs
+    diverged: Diverged | None = None
+    test = None
     with (
-        open_checkpoints(
-            work.checkpoint if MODELS[recommender.model].trained else None
-        ) as checkpoints,
-        tracking(work.places if processes.is_first else {}, _settings(recommender)) as tracked,
+        open_checkpoints(None if plan.training is None else job.checkpoint) as checkpoints,
+        tracking(trackers, settings) as tracked,
     ):
-        with _training_progress(recommender, split, tracked.epoch) as (on_batch, on_epoch):
+        # Train; after an epoch there are weights to save, even if training diverges later
+        epochs: list[Epoch] = []
+        with training_progress("training, at most", total) as (on_batch, log_epoch):
 
-            def after_epoch(epoch: Epoch) -> None:
-                nonlocal learnt
-                learnt = True
-                on_epoch(epoch)
+            def on_epoch(epoch: Epoch) -> None:
+                epochs.append(epoch)
+                log_epoch(epoch)
+                tracked.epoch(epoch)
 
             try:
-                recommender.fit(
-                    split, on_batch=on_batch, on_epoch=after_epoch, checkpoint=checkpoints
-                )
+                recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch, checkpoint=checkpoints)
             except Diverged as error:
-                if not learnt:  # the starting vectors are no run
+                if not epochs:
                     tracked.failed(error)
                     raise
-                trouble = error
+                diverged = error
         history = recommender.history
         interrupted = history is not None and history.signal is not None
-        if (
-            history is not None and not history.validated and not interrupted
-            and recommender.hold_out
-        ):  # fmt: skip
-            log.info(
-                "too few events to hold any out: all epochs ran, none was chosen by validation"
-            )
-        half = "interrupted" if interrupted else "diverged" if trouble is not None else None
-        if half is not None and (Path(out) / MANIFEST).exists():
-            out = f"{out}-{half}"  # half a run does not replace a whole one
+        if history is not None and recommender.hold_out and not (history.validated or interrupted):
+            log.info("too few events to hold any out: all epochs ran, validation chose none")
+        # An incomplete run does not replace a complete one
+        reason = "interrupted" if interrupted else "diverged" if diverged is not None else None
+        out = job.out if reason is None else incomplete_folder(job.out, reason)
+        # Measure and save; the run is saved even if a second Ctrl-C ends the evaluation
         try:
             if split.test is None:
                 log.info("no test part, so nothing is measured; llpauc data split makes one")
-            elif half is None:
-                measured = _measure(recommender, split, work.metrics, processes)
-        finally:  # an impatient second Ctrl-C must not cost the run
+            elif reason is None:
+                test = _test_metrics(recommender, split, job.metrics, processes)
+        finally:
             if processes.is_first:
-                recommender.save(out, data=path, test=measured)
-        tracked.end(history, None if measured is None else measured[recommender.model])
-        if trouble is not None:
-            tracked.failed(trouble)
+                recommender.save(out, data=job.path, test=test)
+        tracked.end(history, None if test is None else test[recommender.model])
+        if diverged is not None:
+            tracked.failed(diverged)
     if interrupted and history is not None:
         log.info(f"interrupted: the model of epoch {history.best_epoch} is saved in {out}")
         if checkpoints is not None and checkpoints.newest is not None:
             log.info(f"to continue ({checkpoints.newest}): give the same command with --resume")
     if processes.is_first:
-        _report(recommender, measured, out, json)
-    if trouble is not None:
-        log.info(f"what was learnt before is in {out}")
-        raise trouble
-    if history is not None and history.signal is not None:
-        raise SystemExit(128 + history.signal)
+        _print_summary(recommender, test, out, json)
+    if diverged is not None:
+        log.info(f"the model before the divergence is saved in {out}")
+        raise diverged
+    exit_if_interrupted(history)
 
 
-def _measure(
+def _test_metrics(
     recommender: Recommender, split: Split, metrics: list[str], processes: ProcessGroup
 ) -> dict[str, Any] | None:
-    """The test figures, of popularity too; None where another process has the model."""
+    """The test metrics of the model and of popularity; None in a process without the model."""
     from llpauc.distributed import SINGLE_PROCESS
     from llpauc.evaluation.full_ranking import evaluate
     from llpauc.recommend import Recommender
 
     if recommender.fitted is None:
         return None
-    together = SINGLE_PROCESS if recommender.parameters.get("shard") else processes
-    popular = Recommender(model="popularity", refit=recommender.refit).fit(split)
-    scorers = {"popularity": popular.scorer(), recommender.model: recommender.scorer()}
+    group = SINGLE_PROCESS if recommender.parameters.get("shard") else processes
+    popularity = Recommender(model="popularity", refit=recommender.refit).fit(split)
+    scorers = {"popularity": popularity.scorer(), recommender.model: recommender.scorer()}
     return {
-        name: evaluate(scorer, split, metrics=metrics, processes=together).summary()
+        name: evaluate(scorer, split, metrics=metrics, processes=group).summary()
         for name, scorer in scorers.items()
     }
 
 
-def _settings(recommender: Recommender) -> dict[str, Any]:
-    """Every hyperparameter, those left to their defaults too."""
-    from llpauc.models.registry import MODELS
-
-    if not MODELS[recommender.model].trained:
-        return {"model": recommender.model, **recommender.parameters}
-    return {**recommender.plan().parameters(), **recommender.get_params()}
-
-
-@contextmanager
-def _training_progress(
-    recommender: Recommender, split: Split, track: Callable[[Epoch], None]
-) -> Iterator[tuple[Callable[[int], None], Callable[[Epoch], None]]]:
-    """A bar over all epochs, and a line an epoch above it; then the epoch is tracked."""
-    from llpauc.models.registry import MODELS
-
-    total = None
-    if MODELS[recommender.model].trained:
-        kept = 1.0 if split.valid is not None else 1.0 - recommender.hold_out
-        total = round(kept * len(split.train)) * recommender.plan().training_options().epochs
-    told = 0  # of the epoch under way
-    with progress("training, at most", total) as advance:
-
-        def on_batch(done: int) -> None:
-            nonlocal told
-            told += done
-            advance(done)
-
-        def on_epoch(epoch: Epoch) -> None:
-            nonlocal told
-            advance(epoch.examples - told)  # batches tell in tenths of a second, and not the rest
-            told = 0
-            _tell(epoch)
-            track(epoch)
-
-        yield on_batch, on_epoch
-
-
-def _tell(epoch: Epoch) -> None:
-    """One line an epoch: what it cost, what the loss stands for, how validation went."""
-    figures = {**epoch.valid, **{k: epoch.diagnostics[k] for k in _TOLD if k in epoch.diagnostics}}
-    told = "  ".join(f"{name} {cell(value)}" for name, value in figures.items())
-    rate = epoch.examples / max(epoch.seconds, 1e-9)
-    mark = " *" if epoch.best else ""
-    log.info(f"epoch {epoch.number:3d}  loss {epoch.loss:8.4f}  {told}  {rate:,.0f} events/s{mark}")
-
-
-_TOLD = ("hard_llpauc", "auc", "pos_fraction", "neg_fraction", "gap")
-
-
-def _report(recommender: Recommender, measured: Any, out: str, json: bool) -> None:
+def _print_summary(recommender: Recommender, test: Any, out: str, json: bool) -> None:
     history = recommender.history
     facts: dict[str, Any] = {"run": out}
     if history is not None:
         facts |= {
-            "epochs": len(history.epochs), "best epoch": history.best_epoch,
-            "stopped": history.stopped, "seconds": round(history.seconds, 2),
+            "epochs": len(history.epochs),
+            "best epoch": history.best_epoch,
+            "stopped": history.stopped,
+            "seconds": round(history.seconds, 2),
             "negatives that are positives": history.collisions,
-        }  # fmt: skip
+        }
+    tables = [] if test is None else [metrics_table("Test, read once", test)]
+    print_result({**facts, "test": test}, json, facts_table("Training", facts), *tables)
     if json:
-        print_json({**facts, "test": measured})
         return
-    show_table("Training", ["", "value"], list(facts.items()))
-    if measured is not None:
-        some = next(iter(measured.values()))["all"]
-        show_table(
-            "Test, read once",
-            ["model", "users", "number", *[name for name in some if name != "users"]],
-            [
-                [model, group, *figures.values()]
-                for model, summary in measured.items()
-                for group, figures in summary.items()
-            ],
-            left=2,
-        )
-        _say_if_below_popularity(recommender, measured)
-    log.info(f"next: {command_name()} recommend {quote(out)} --out recommendations.tsv")
+    if test is not None:
+        values, popularity = (test[name]["all"] for name in (recommender.model, "popularity"))
+        lower = [name for name in values if name != "users" and values[name] < popularity[name]]
+        if lower:
+            hint = "" if recommender.parameters.get("init") else "; try --recipe auto"
+            log.info(f"{recommender.model} is below popularity in {', '.join(lower)}{hint}")
+    log_next_command(out)
 
 
-def _say_if_below_popularity(recommender: Recommender, measured: dict[str, Any]) -> None:
-    own, popular = (measured[name]["all"] for name in (recommender.model, "popularity"))
-    below = [name for name in own if name != "users" and own[name] < popular[name]]
-    if below:
-        hint = "" if recommender.parameters.get("init") else "; try --recipe auto"
-        log.info(f"{recommender.model} is below popularity in {', '.join(below)}{hint}")
+# --- shared with `llpauc update` ----------------------------------------------------------------
+
+
+@contextmanager
+def training_progress(
+    title: str, total: int | None = None
+) -> Iterator[tuple[Callable[[int], None], Callable[[Epoch], None]]]:
+    """A progress bar over all epochs, and a line per epoch.
+
+    Yields the callbacks `on_batch` and `on_epoch` of a fit.
+    """
+    in_epoch = 0  # examples that the current epoch has reported
+    with progress(title, total) as advance:
+
+        def on_batch(examples: int) -> None:
+            nonlocal in_epoch
+            in_epoch += examples
+            advance(examples)
+
+        def on_epoch(epoch: Epoch) -> None:
+            nonlocal in_epoch
+            advance(epoch.examples - in_epoch)  # the last batches may not have been reported
+            in_epoch = 0
+            _log_epoch(epoch)
+
+        yield on_batch, on_epoch
+
+
+def _log_epoch(epoch: Epoch) -> None:
+    shown = {name: epoch.diagnostics.get(name) for name in _SHOWN_DIAGNOSTICS}
+    values = {**epoch.valid, **{name: value for name, value in shown.items() if value is not None}}
+    text = "".join(f"  {name} {cell(value)}" for name, value in values.items())
+    speed = epoch.examples / max(epoch.seconds, 1e-9)
+    mark = " *" if epoch.best else ""
+    log.info(f"epoch {epoch.number:3d}  loss {epoch.loss:8.4f}{text}  {speed:,.0f} events/s{mark}")
+
+
+def incomplete_folder(out: str, reason: str) -> str:
+    """Where to save an incomplete run: not in the folder of an existing run."""
+    return f"{out}-{reason}" if _is_run(out) else out
+
+
+def _is_run(folder: str) -> bool:
+    from llpauc.storage.manifest import MANIFEST
+
+    return (Path(folder) / MANIFEST).exists()
+
+
+def exit_if_interrupted(history: History | None) -> None:
+    """End with the exit code of the signal that stopped the training."""
+    if history is not None and history.signal is not None:
+        raise SystemExit(128 + history.signal)
+
+
+def log_next_command(run: str) -> None:
+    log.info(f"next: {command_name()} recommend {quote(run)} --out recommendations.tsv")

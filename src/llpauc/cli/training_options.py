@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from llpauc.cli.system import CHECKPOINT
 from llpauc.errors import InputError
-from llpauc.models.registry import MODELS
+from llpauc.models.registry import MODELS, ModelEntry
 from llpauc.options import Choices, Fraction, Option, options_of
 from llpauc.training.options import TrainingOptions
 
@@ -23,7 +23,14 @@ _DEFAULTS = {"model": "mf", "loss": "llpauc", "alpha": 0.7, "beta": 0.1}  # of `
 
 
 @dataclass(frozen=True)
-class _LossOptions:
+class _GivenOptions:
+    def given(self) -> dict[str, Any]:
+        """The options that were set, as parameters of a `Recommender`."""
+        return {k: v for k, v in asdict(self).items() if v is not None and v is not False}
+
+
+@dataclass(frozen=True)
+class _LossOptions(_GivenOptions):
     """Model and loss.
 
     Args:
@@ -42,48 +49,71 @@ class _LossOptions:
     loss_options: str | None = None
 
     def given(self) -> dict[str, Any]:
-        """The options that were set, as parameters of a `Recommender`."""
-        values = {k: v for k, v in asdict(self).items() if v is not None and v is not False}
+        values = super().given()
         pairs = _parse_pairs(values.pop("loss_options", ""))
         return {**values, **pairs}
 
 
-def _flags() -> dict[str, Option]:
-    """Every option of a model or of training; none of them is required."""
-    options = {
+def _as_flag(option: Option, prefix: str = "") -> Option:
+    """The option with None (or False) as its default, which means that it was not given."""
+    return replace(
+        option,
+        help=prefix + option.help,
+        default=False if option.type is bool else None,
+        optional=True,
+        shown_default=option.default,
+    )
+
+
+def _model_flags(models: Mapping[str, ModelEntry]) -> dict[str, Option]:
+    """The options of these models; the help names the models, unless all trained ones have it."""
+    options: dict[str, Option] = {}
+    owners: dict[str, list[str]] = {}
+    for model, entry in models.items():
+        for name, option in options_of(entry.Options).items():
+            options.setdefault(name, option)
+            owners.setdefault(name, []).append(model)
+    trained = {name for name in models if models[name].trained}
+    return {
+        name: _as_flag(
+            option,
+            "" if trained and trained <= set(owners[name]) else f"{', '.join(owners[name])}: ",
+        )
+        for name, option in options.items()
+    }
+
+
+def _training_flags() -> dict[str, Option]:
+    """Every option of a loss, of a model or of training."""
+    flags = {
         name: replace(option, shown_default=_DEFAULTS.get(name))
         for name, option in options_of(_LossOptions).items()
     }
-    owners: dict[str, list[str]] = {}
-    definitions = [(name, entry.Options) for name, entry in MODELS.items()]
-    for owner, definition in [*definitions, ("", TrainingOptions)]:
-        for name, option in options_of(definition).items():
-            owners.setdefault(name, []).append(owner)
-            options.setdefault(name, option)
-    del options["seed"]  # defined by each command
-    trained = {name for name, entry in MODELS.items() if entry.trained}
-    for name, names in owners.items():
-        if name not in options:
-            continue
-        option, text = options[name], options[name].help
-        if not {"", *names} >= trained and "" not in names:
-            text = f"{', '.join(names)}: {text}"
-        default = False if option.type is bool else None
-        options[name] = replace(
-            option, help=text, default=default, optional=True, shown_default=option.default
-        )
-    return options
+    flags |= _model_flags(MODELS)
+    for name, option in options_of(TrainingOptions).items():
+        if name in flags:  # half_life: an option of training and of a model
+            text = f"{option.help.rstrip('.')}. {flags[name].help}"
+            flags[name] = replace(flags[name], help=text)
+        else:
+            flags[name] = _as_flag(option)
+    del flags["seed"]  # defined by each command
+    return flags
 
 
-_FLAGS = _flags()
-# A dataclass with one field for each flag, such as `dimensions` for `--dimensions`.
-ModelOptions: Any = make_dataclass(
-    "ModelOptions",
-    [(name, Any, option.default) for name, option in _FLAGS.items()],
-    bases=(_LossOptions,),
-    namespace={"__options__": _FLAGS},
-    frozen=True,
-)
+def _flags_dataclass(name: str, flags: dict[str, Option], base: type) -> Any:
+    """A dataclass with one field for each flag, such as `dimensions` for `--dimensions`."""
+    return make_dataclass(
+        name,
+        [(flag, Any, option.default) for flag, option in flags.items()],
+        bases=(base,),
+        namespace={"__options__": flags},
+        frozen=True,
+    )
+
+
+_UNTRAINED = {name: entry for name, entry in MODELS.items() if not entry.trained}
+ModelOptions: Any = _flags_dataclass("ModelOptions", _training_flags(), _LossOptions)
+BaselineOptions: Any = _flags_dataclass("BaselineOptions", _model_flags(_UNTRAINED), _GivenOptions)
 
 
 @dataclass(frozen=True)

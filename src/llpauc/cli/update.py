@@ -1,17 +1,17 @@
-"""`llpauc update`: from a saved run and new events to a run that knows them."""
+"""`llpauc update`: add new events to a saved run."""
 
 from __future__ import annotations
 
-from shlex import quote
-from typing import TYPE_CHECKING
-
-from llpauc.cli.console import cell, command_name, log, print_json, progress, show_table
+from llpauc.cli.console import facts_table, log, print_json, print_result
 from llpauc.cli.data_options import Seed, TableOptions
 from llpauc.cli.system import check_folder
+from llpauc.cli.train import (
+    exit_if_interrupted,
+    incomplete_folder,
+    log_next_command,
+    training_progress,
+)
 from llpauc.options import NonNegative, NonNegativeInt, Positive
-
-if TYPE_CHECKING:
-    from llpauc.training import Epoch
 
 
 def update(
@@ -27,80 +27,71 @@ def update(
     table: TableOptions,
     json: bool = False,
 ) -> None:
-    """Go on from a saved run with new events, of known and of new users and items.
+    """Continue a saved run with new events of known and new users and items.
 
-    Known ids keep their vectors, new ones get a start from what they go with; then all pairs, the
-    run's and the new ones, are trained on for some epochs, with Adam begun anew. Models without
-    training (popularity, itemknn, ease) are fitted anew on all pairs. Nothing is measured: keep
-    test events back, and ask llpauc evaluate. Ctrl-C stops after the batch under way; what is there
-    by then goes into a folder of its own.
+    Known users and items keep their vectors, new ones get vectors from the items and users that
+    they interact with. Then the model is trained on all events, those of the run and the new ones;
+    the state of Adam is not kept. Models without training are fitted again on all events. Nothing
+    is measured: hold out test events, and use llpauc evaluate. Ctrl-C stops after the current
+    batch and saves the model in a folder of its own.
 
     Args:
         run: a run folder written by llpauc train
         events: a file of interactions, or a folder with train and valid files
-        out: where the new run goes; RUN is replaced unless given
-        epochs: passes over all pairs; 0 gives new ids a start and trains nothing
-        lr: learning rate (the run's unless given)
-        weight_decay: pull of a batch's rows towards zero (the run's unless given)
-        seed: of the order and the negatives (the run's unless given)
-        device: cpu, or a torch device such as cuda (the run's unless given)
-        json: print the outcome as JSON
+        out: the new run folder; by default RUN is replaced
+        epochs: passes over all events; 0 gives vectors to new users and items and trains nothing
+        lr: learning rate; by default that of the run
+        weight_decay: weight decay; by default that of the run
+        seed: of the order of events and the negatives; by default that of the run
+        device: cpu, or a torch device such as cuda; by default that of the run
+        json: print the result as JSON
     """
-    from pathlib import Path
-
-    from llpauc.data.interactions import Split
     from llpauc.recommend import Recommender
     from llpauc.storage import run_folder
-    from llpauc.storage.manifest import MANIFEST
 
     target = run if out is None else out
     check_folder(target)
     run_folder.check_replaceable(target)
-    artifact = run_folder.load(run)
-    recommender, before = Recommender.from_run(artifact, run), artifact.meta
-    data = table.load(events, min_ids=1)
-    with progress("updating") as advance:
-        came = recommender.update(
-            data if isinstance(data, Split) else data.interactions,
+    saved = run_folder.load(run)
+    recommender = Recommender.from_run(saved, run)
+    split = table.load_split(events, min_ids=1)
+    with training_progress("updating") as (on_batch, on_epoch):
+        added = recommender.update(
+            split,
             epochs=epochs,
             lr=lr,
             weight_decay=weight_decay,
             seed=seed,
             device=device,
-            on_batch=advance,
-            on_epoch=_tell,
+            on_batch=on_batch,
+            on_epoch=on_epoch,
         )
     facts = {
-        "run": target, "new pairs": len(came.new), "new users": len(came.new_users),
-        "new items": len(came.new_items), "known pairs": len(came.old),
-    }  # fmt: skip
-    if not len(came.new):
-        log.info(f"nothing new in {events}: {run} has all its pairs and stays as it is")
+        "run": target,
+        "new pairs": len(added.new),
+        "new users": len(added.new_users),
+        "new items": len(added.new_items),
+        "known pairs": len(added.old),
+    }
+    if not len(added.new):
+        log.info(f"nothing new in {events}: {run} has all its pairs and is not changed")
         if json:
             print_json({**facts, "run": run})
         return
     history = recommender.history
-    signal = None if history is None else history.signal
-    if signal is not None and (Path(target) / MANIFEST).exists():
-        facts["run"] = target = f"{target}-interrupted"  # half an update replaces no whole run
-    done = {"events": events, "epochs": 0 if history is None else len(history.epochs), **facts}
-    past = before.get("updates")
-    updates = [*(past if isinstance(past, list) else []), done]
-    # The figures of the run's test are not carried over: they are another model's.
-    recommender.save(target, data=before.get("data"), updates=updates)
-    if signal is not None:
-        log.info(f"interrupted: what was learnt by then is saved in {target}")
+    interrupted = history is not None and history.signal is not None
+    if interrupted:
+        facts["run"] = target = incomplete_folder(target, "interrupted")
+    # The test metrics of the run are those of another model, and are not copied
+    entry = {"events": events, "epochs": 0 if history is None else len(history.epochs), **facts}
+    earlier = saved.meta.get("updates")
+    updates = [*(earlier if isinstance(earlier, list) else []), entry]
+    recommender.save(target, data=saved.meta.get("data"), updates=updates)
+    if interrupted:
+        log.info(f"interrupted: the model of the last batch is saved in {target}")
     if history is not None:
         facts |= {"epochs": len(history.epochs), "seconds": round(history.seconds, 2)}
-    if json:
-        print_json(facts)
-    else:
-        show_table("Update", ["", "value"], list(facts.items()))
-        log.info(f"next: {command_name()} recommend {quote(str(target))} --out recommendations.tsv")
-    if signal is not None:
-        raise SystemExit(128 + signal)
-
-
-def _tell(epoch: Epoch) -> None:
-    rate = epoch.examples / max(epoch.seconds, 1e-9)
-    log.info(f"epoch {epoch.number:3d}  loss {cell(epoch.loss)}  {rate:,.0f} events/s")
+    print_result(facts, json, facts_table("Update", facts))
+    if not json:
+        log_next_command(target)
+    exit_if_interrupted(history)

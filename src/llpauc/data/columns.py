@@ -16,6 +16,8 @@ from llpauc.errors import InputError, listing
 
 Column = str | int | None
 ValueKind = Literal["number", "date"]
+# The names in `llpauc.data.formats.FORMATS`, for help texts: that module takes long to import.
+FORMAT_NAMES = ("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet", "jsonl")
 ROLES = ("user", "item", "rating", "timestamp")
 SAMPLE_ROWS = 200  # that are used for detection
 

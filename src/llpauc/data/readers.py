@@ -12,12 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
 from scipy import sparse
 
-from llpauc.data.columns import Column, printable
+from llpauc.data.columns import KNOWN_NAMES, Column, normalized_name, printable
 from llpauc.data.formats import FORMATS, read_file
+from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.prepared import is_prepared, open_prepared
 from llpauc.data.sources import InMemorySink, ReadOptions, Source
@@ -33,6 +37,7 @@ _PART_WORDS = {
 }
 _DATA_ENDINGS = {".txt", ".data", ".dat"}.union(*(format.endings for format in FORMATS.values()))
 _MAIN_FILES = ("u.data", "ratings.dat", "ratings.csv")  # of the MovieLens folders
+_ID_TABLES = {".csv": ",", ".tsv": "\t", ".parquet": None}  # suffix -> delimiter
 _NOT_DATA = {"readme", "license", "licence", "notes"}
 
 
@@ -151,6 +156,51 @@ def load(path: str | Path, **options: Unpack[ReadOptions]) -> Split | Reading:
     if "train" in find_parts(path):
         return read_split(path, **options)
     return read_interactions(_only_file(path), **options)
+
+
+def read_ids(path: str | Path, role: Literal["user", "item"]) -> list[Any]:
+    """The ids in a text file, one per line, or in a column of a table.
+
+    Args:
+        path: a table (.csv, .tsv or .parquet) or a text file.
+        role: which column of a table to read; it is detected by its name.
+    """
+    path = Path(path)
+    delimiter = _ID_TABLES.get(path.suffix.lower(), "")
+    try:
+        if delimiter is None:
+            name = _id_column(path, pq.read_schema(path).names, role)
+            column = pq.read_table(path, columns=[name])[name]
+        elif delimiter:
+            parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+            with csv.open_csv(path, parse_options=parsing) as table:
+                name = _id_column(path, table.schema.names, role)
+            as_text = csv.ConvertOptions(
+                include_columns=[name], column_types={name: pa.large_string()}
+            )
+            column = csv.read_csv(path, parse_options=parsing, convert_options=as_text)[name]
+        else:
+            lines = path.read_text(encoding="utf-8").split("\n")
+            return [line for line in (line.removesuffix("\r") for line in lines) if line]
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not UTF-8 text; write one id per line") from None
+    except FileNotFoundError:
+        raise InputError(f"{path}: cannot be read: No such file or directory") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        problem = "cannot be read" if delimiter == "" else "is no table that can be read"
+        raise InputError(f"{path}: {problem}: {str(error).partition(chr(10))[0]}") from None
+    return list(IdMap.of(column))
+
+
+def _id_column(path: Path, names: Sequence[str], role: str) -> str:
+    normalized = {normalized_name(name): name for name in reversed(names)}
+    for known in KNOWN_NAMES[role]:
+        if known in normalized:
+            return normalized[known]
+    raise InputError(
+        f"{path}: has no column of {role} ids; name it {role!r}, or write one id per line in a"
+        " .txt file"
+    )
 
 
 def read_split(

@@ -121,9 +121,9 @@ class Recency:
         return f"half-life {self.half_life:,.3g} seconds"
 
 
-def given_recency(parts: Sequence[Interactions], half_life: float) -> Recency:
-    """A half-life given by the user, in the unit of these parts' ages."""
-    return Recency(half_life, _default_by(parts), METRIC, {}, "nothing: it was given")
+def given_recency(parts: Sequence[Interactions], half_life: float, by: By | None = None) -> Recency:
+    """A half-life given by the user, in the unit of `by`, or of these parts' ages."""
+    return Recency(half_life, by or _default_by(parts), METRIC, {}, "nothing: it was given")
 
 
 def choose_recency(parts: Sequence[Interactions], metric: str = METRIC, seed: int = 0) -> Recency:

@@ -136,7 +136,9 @@ def current_names(params: Mapping[str, Any]) -> dict[str, Any]:
     renamed = {}
     for former, value in params.items():
         name = _FORMER_OPTIONS.get(former, former)
-        renamed[name] = _FORMER_VALUES.get(name, {}).get(value, value)
+        renamed[name] = value
+        if isinstance(value, str):
+            renamed[name] = _FORMER_VALUES.get(name, {}).get(value, value)
     model = renamed.get("model", "mf")
     if model not in MODELS or not MODELS[model].trained:
         return renamed
