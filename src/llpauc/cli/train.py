@@ -166,9 +166,10 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
 
     recommender, split, plan = job.recommender, job.split, job.recommender.plan()
     trackers = job.trackers if processes.is_first else {}
-    settings = {**plan.parameters(), **recommender.get_params(), "loss": plan.loss}
+    settings = {"model": recommender.model, **recommender.parameters}
     total = None
     if plan.training is not None:
+        settings = {**plan.parameters(), **recommender.get_params()}
         trained_fraction = 1.0 if split.valid is not None else 1.0 - recommender.hold_out
         total = round(trained_fraction * len(split.train)) * plan.training.epochs
     diverged: Diverged | None = None
