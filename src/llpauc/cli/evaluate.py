@@ -14,8 +14,7 @@ from llpauc.cli.training_options import BaselineOptions
 from llpauc.options import Choices, Count, Positive
 
 if TYPE_CHECKING:
-    from llpauc.data.interactions import Part
-    from llpauc.data.interactions import Interactions, Split
+    from llpauc.data.interactions import Interactions, Part, Split
     from llpauc.data.recency import Recency
     from llpauc.evaluation.full_ranking import Evaluation
     from llpauc.evaluation.scorer import Scorer
