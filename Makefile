@@ -1,13 +1,15 @@
-# Everything runs in its own virtual environment; nothing else of the machine is touched.
+# Every target installs what it needs into .venv; nothing else on the machine is changed.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Test processes share the cores: waiting threads must not spin.
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest
 
-.PHONY: demo test lint unit docs wheel-test faults audit bench clean
+.PHONY: demo test test-fast lint unit docs wheel-test faults audit bench clean
 .DEFAULT_GOAL := demo
 
-# --- installing ---------------------------------------------------------------------------------
-# A stamp for each set of extras: a changed pyproject.toml or constraints.txt installs again.
+# --- installation -------------------------------------------------------------------------------
+# One stamp file per set of extras: a changed pyproject.toml or constraints.txt installs again.
 define install
 	@echo "installing llpauc$(1) into $(VENV) (some minutes the first time) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -29,8 +31,8 @@ $(VENV)/.installed-bench: pyproject.toml constraints.txt
 
 comma := ,
 
-# --- what people call ---------------------------------------------------------------------------
-demo: $(VENV)/.installed  ## train on the embedded demo data, print a table, write a picture
+# --- targets ------------------------------------------------------------------------------------
+demo: $(VENV)/.installed  ## train on generated data, print a table, write a figure
 	@$(BIN)/llpauc demo --out demo
 
 test: lint unit  ## everything that CI checks
@@ -41,24 +43,28 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed-test
-	@# Two test processes share two cores: threads that spin while they wait would starve each other.
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST) -n 2 --dist loadfile
 
-docs: $(VENV)/.installed-docs  ## the documentation as a site, into site/
+test-fast: $(VENV)/.installed-test  ## the quick tests, under 2 minutes
+	$(PYTEST) -n 2 --dist loadfile -m "not slow" src tests/losses tests/metrics tests/evaluation \
+	  tests/models tests/storage tests/recommend tests/report tests/system/test_architecture.py \
+	  tests/system/test_vocabulary.py
+
+docs: $(VENV)/.installed-docs  ## the documentation site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
-	@echo "open site/index.html, or look at it with: $(BIN)/mkdocs serve"
+	@echo "open site/index.html, or run: $(BIN)/mkdocs serve"
 
-wheel-test: $(VENV)/.installed-test  ## the built wheel without the checkout, the demo too (2 minutes)
+wheel-test: $(VENV)/.installed-test  ## the built wheel in a new environment, with the demo
 	LLPAUC_WHEEL_DEMO=1 $(BIN)/python -m pytest tests/system/test_wheel.py
 
-faults: $(VENV)/.installed-test  ## kill, damage and hostile requests, at length (half an hour to an hour)
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest tests/system/faults -s
+faults: $(VENV)/.installed-test  ## kills, damaged files and hostile requests (half an hour to an hour)
+	$(PYTEST) tests/system/faults -s
 
 audit: $(VENV)/.installed-test  ## pinned versions against published advisories; needs the network
 	$(BIN)/python -m pip install --quiet pip-audit
 	$(BIN)/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 
-bench: $(VENV)/.installed-bench  ## every benchmark beside its rival, into benchmarks/results.json
+bench: $(VENV)/.installed-bench  ## every benchmark next to its rival, into benchmarks/results.json
 	$(BIN)/python -m benchmarks
 
 clean:
