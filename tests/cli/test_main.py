@@ -548,7 +548,7 @@ def test_inspect_tells_figures_to_people_and_programs(run, events):
     rows = [[cell.strip() for cell in line.split("│")] for line in people.out.splitlines()]
     assert ["", "interactions", "480", ""] in rows
     assert ["", "events per user, median", "12", ""] in rows
-    assert "Nothing odd found." in people.out
+    assert "Nothing unusual found." in people.out
     assert "rating = column 'rating' (detected)" in people.err
 
 

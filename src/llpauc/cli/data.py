@@ -1,11 +1,19 @@
-"""`llpauc data ...`: look at, split and prepare interaction files."""
+"""`llpauc data ...`: inspect, split and prepare interaction files."""
 
 from __future__ import annotations
 
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import cell, command_name, log, print_json, progress, show_table
+from llpauc.cli.console import (
+    TableData,
+    cell,
+    command_name,
+    log,
+    print_json,
+    print_result,
+    progress,
+)
 from llpauc.cli.data_options import FileFormat, SplitOptions, TableOptions
 from llpauc.cli.system import check_file, check_folder
 from llpauc.options import Count
@@ -16,52 +24,48 @@ if TYPE_CHECKING:
 
 
 def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bool = False) -> None:
-    """Say what is in a file or folder of interactions, and what is odd.
+    """Print statistics of a file or folder of interactions, and its problems.
 
-    Counts, duplicates, train/test leaks, cold users and items, the long tail, and whether tastes
-    move with time. A folder with train, valid and test files is looked at as a split.
+    Counts, duplicates, train/test leaks, cold users and items, the long tail, and whether
+    preferences change over time. A folder with train, valid and test files is inspected as a split.
 
     Args:
         path: a file, or a folder with train/valid/test files
-        plot: write the long tail as a picture to this file, for example tail.png
-        json: print the figures as JSON
+        plot: write the long tail as a figure to this file, for example tail.png
+        json: print the statistics as JSON
     """
     from llpauc.data import inspection
     from llpauc.data.interactions import Split
+    from llpauc.storage import figure_files
 
     if plot is not None:
-        from llpauc.data import plots
-        from llpauc.storage import figure_files
-
         check_file(plot)
         figure_files.check_kind(plot)
     data = table.load(path, min_ids=1)
-    looked = inspection.inspect(data if isinstance(data, Split) else data.interactions)
-    if json:
-        print_json({"whole": looked.whole, "parts": looked.parts, "odd": looked.odd})
-    else:
-        whole = looked.whole
-        if not isinstance(data, Split):  # one part is the whole
-            whole = {**whole, **looked.parts["data"]}
-        show_table(path, ["figure", "value"], [[n, _figure(v)] for n, v in whole.items()])
-        if isinstance(data, Split):
-            names = list(dict.fromkeys(key for part in looked.parts.values() for key in part))
-            show_table(
-                "By part",
-                ["figure", *looked.parts],
-                [[n, *[_figure(p.get(n)) for p in looked.parts.values()]] for n in names],
-            )
-        print("What is odd:" if looked.odd else "Nothing odd found.")
-        for finding in looked.odd:
+    inspected = inspection.inspect(data if isinstance(data, Split) else data.interactions)
+    whole, parts = inspected.whole, inspected.parts
+    statistics = whole if isinstance(data, Split) else {**whole, **parts["data"]}
+    rows = [[name, _text(value)] for name, value in statistics.items()]
+    tables = [TableData(path, ["statistic", "value"], rows)]
+    if isinstance(data, Split):
+        names = dict.fromkeys(name for part in parts.values() for name in part)
+        rows = [[name, *[_text(part.get(name)) for part in parts.values()]] for name in names]
+        tables.append(TableData("By part", ["statistic", *parts], rows))
+    print_result({"whole": whole, "parts": parts, "odd": inspected.odd}, json, *tables)
+    if not json:
+        print("Unusual:" if inspected.odd else "Nothing unusual found.")
+        for finding in inspected.odd:
             print(f"  - {finding}")
     if plot is None:
-        log.info("for a picture of the long tail: --plot tail.png")
+        log.info("for a figure of the long tail: --plot tail.png")
     else:
-        log.info(f"wrote {figure_files.save(plots.long_tail(looked, path), plot)}")
+        from llpauc.data.plots import long_tail
+
+        log.info(f"wrote {figure_files.save(long_tail(inspected, path), plot)}")
 
 
-def _figure(value: Any) -> str:
-    """A median of 65 events is 65, not 65.0000."""
+def _text(value: Any) -> str:
+    """A median of 65 events is shown as 65, not as 65.0000."""
     if isinstance(value, float) and value.is_integer() and abs(value) >= 1:
         value = int(value)
     return cell(value)
@@ -81,7 +85,7 @@ def split(
     Args:
         path: a file of interactions
         out: folder for the three files
-        write: format of the three files: tsv, csv, parquet or inter
+        write: format of the three files
         json: print the counts as JSON
     """
     from llpauc.data.writers import write_split
@@ -89,7 +93,7 @@ def split(
     check_folder(out)
     parts = options.apply(_single(table, path))
     write_split(parts, out, format=write)
-    _report_splits({"": parts}, out, json)
+    _print_counts({"": parts}, out, json)
 
 
 def noise(
@@ -102,23 +106,23 @@ def noise(
     write: FileFormat = "tsv",
     json: bool = False,
 ) -> None:
-    """Make the paper's pair of data sets from raw ratings: clean, and noise.
+    """Make the paper's pair of data sets, clean and noise, from raw ratings.
 
-    Clean drops the noisy events (rated, or dwelt on, below the threshold) and splits the rest.
-    Noise keeps clean's test part and mixes noisy events into train and valid, at equal size.
+    Clean drops the noisy events, whose rating or dwell time is below the threshold, and splits the
+    others. Noise has the same test part, and noisy events in train and valid, at equal size.
 
     Args:
         path: a file with a rating or dwell-time column
-        out: folder; the pair goes to its subfolders clean and noise
-        threshold: events rated below this are noise (the paper: 3 stars, 10 seconds)
-        write: format of the files: tsv, csv, parquet or inter
+        out: folder; the data sets are written to its subfolders clean and noise
+        threshold: events with a lower rating are noise (in the paper: 3 stars, 10 seconds)
+        write: format of the files
         json: print the counts as JSON
     """
     from llpauc.data.noise import clean_and_noise, write_pair
     from llpauc.errors import InputError
 
     if table.min_rating is not None:
-        raise InputError("--min-rating would drop the noise itself; the threshold marks it")
+        raise InputError("--min-rating would drop the noise; leave it out and give the threshold")
     check_folder(out)
     pair = clean_and_noise(
         _single(table, path, warn_low_ratings=False).interactions,
@@ -131,7 +135,7 @@ def noise(
     write_pair(pair, out, format=write)
     for text in pair.notes:
         log.info(text)
-    _report_splits({"clean": pair.clean, "noise": pair.noise}, out, json)
+    _print_counts({"clean": pair.clean, "noise": pair.noise}, out, json)
 
 
 def prepare(
@@ -144,17 +148,17 @@ def prepare(
     table: TableOptions,
     json: bool = False,
 ) -> None:
-    """Turn files larger than memory into a folder that training maps, split and shuffled.
+    """Prepare files larger than memory: split, shuffle and index them in a folder.
 
-    Ids become rows, repeated events of a pair are dropped, each user's events are held out as
-    `data split` does it, and the training events are written in random order. `llpauc train` and
-    the other commands take the folder as they take a file.
+    Repeated events of a pair are dropped, events are held out as in `data split`, and the training
+    events are written in random order. `llpauc train` and the other commands accept the folder,
+    which is memory-mapped, in place of a file.
 
     Args:
-        files: one or several files of interactions: tables of text, gzipped or not, or Parquet
-        out: the prepared folder; space for about four times its size is needed beside it
-        memory: what DuckDB may take; the program itself needs about half a gigabyte more
-        held_out_users: hold out events of so many users only, drawn at random
+        files: one or more files of interactions: text tables, gzipped or not, or Parquet
+        out: the prepared folder; needs about four times its size of free disk space
+        memory: memory limit of DuckDB; the program needs about half a gigabyte more
+        held_out_users: hold out events of this many users only, drawn at random
         json: print the counts as JSON
     """
     from llpauc.data.out_of_core import prepare as prepare_files
@@ -165,19 +169,25 @@ def prepare(
     check_folder(out)
     with progress(f"preparing {out}"):
         manifest = prepare_files(
-            files, out, how=options.how, seed=options.seed, memory=memory,
-            min_rating=table.min_rating, held_out_users=held_out_users,
-            reading=table.reading(), **options.sizes,
-        )  # fmt: skip
-    if json:
-        told = {name: manifest[name] for name in ("rows", "counts", "notes")}
-        print_json({"out": out, **told})
-        return
-    counts = {"rows " + name: n for name, n in manifest["rows"].items()} | {
-        name: n for name, n in manifest["counts"].items() if name != "histories"
-    }
-    show_table(f"wrote {out}", ["", "count"], [[name, n] for name, n in counts.items()])
-    log.info(f"next: {command_name()} train {quote(out)}")
+            files,
+            out,
+            how=options.how,
+            seed=options.seed,
+            memory=memory,
+            min_rating=table.min_rating,
+            held_out_users=held_out_users,
+            reading=table.reading(),
+            **options.sizes,
+        )
+    rows = [[f"rows {name}", count] for name, count in manifest["rows"].items()]
+    rows += [[name, n] for name, n in manifest["counts"].items() if name != "histories"]
+    print_result(
+        {"out": out, **{name: manifest[name] for name in ("rows", "counts", "notes")}},
+        json,
+        TableData(f"wrote {out}", ["", "count"], rows),
+    )
+    if not json:
+        log.info(f"next: {command_name()} train {quote(out)}")
 
 
 def verify(path: str, *, json: bool = False) -> None:
@@ -185,7 +195,7 @@ def verify(path: str, *, json: bool = False) -> None:
 
     Args:
         path: a prepared folder
-        json: print the outcome as JSON
+        json: print the result as JSON
     """
     from llpauc.data.prepared import open_prepared
 
@@ -194,7 +204,7 @@ def verify(path: str, *, json: bool = False) -> None:
     if json:
         print_json({"path": path, "whole": True, "training events": len(split.train)})
     else:
-        print(f"{path}: whole, {len(split.train):,} training events")
+        print(f"{path}: all files are intact, {len(split.train):,} training events")
 
 
 def _single(table: TableOptions, path: str, *, warn_low_ratings: bool = True) -> Reading:
@@ -207,7 +217,7 @@ def _single(table: TableOptions, path: str, *, warn_low_ratings: bool = True) ->
     return data
 
 
-def _report_splits(splits: dict[str, Split], out: str, json: bool) -> None:
+def _print_counts(splits: dict[str, Split], out: str, json: bool) -> None:
     counts = {
         f"{name}/{part}" if name else part: {
             "interactions": len(data),
@@ -217,11 +227,7 @@ def _report_splits(splits: dict[str, Split], out: str, json: bool) -> None:
         for name, split in splits.items()
         for part, data in split.parts.items()
     }
-    if json:
-        print_json({"out": out, "parts": counts})
-    else:
-        show_table(
-            f"wrote {out}",
-            ["part", "interactions", "users", "items"],
-            [[part, *figures.values()] for part, figures in counts.items()],
-        )
+    rows = [[part, *values.values()] for part, values in counts.items()]
+    columns = ["part", "interactions", "users", "items"]
+    result = {"out": out, "parts": counts}
+    print_result(result, json, TableData(f"wrote {out}", columns, rows))
