@@ -107,13 +107,9 @@ def _epochs(lines: str) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(epoch, dict):
-            summary = {
-                "number": len(epochs) + 1,
-                "loss": finite_number(epoch.get("loss")),
-                "valid": _metrics(epoch.get("valid")),
-                "best": epoch.get("best") is True,
-            }
-            epochs.append(summary)
+            loss, valid = finite_number(epoch.get("loss")), _metrics(epoch.get("valid"))
+            best = epoch.get("best") is True
+            epochs.append({"number": len(epochs) + 1, "loss": loss, "valid": valid, "best": best})
     return epochs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import numpy.typing as npt
 from llpauc.errors import InputError
 
 _MAX_BYTES = 64 << 20
-_TRIALS = "trials.csv"
 _BINS = 8  # along each axis; fewer where there are fewer values
 
 Floats = npt.NDArray[np.float64]
@@ -73,35 +72,30 @@ def read_tuning(folder: str | None) -> dict[str, Any] | None:
     """
     if folder is None:
         return None
-    path = Path(folder) / _TRIALS
+    path = Path(folder) / "trials.csv"
     rows = _rows(path)
-    numbers, trials = [], []
-    for row in rows:
-        trial, number = _trial(row), row.get("trial", "")
-        if trial is not None and number.isdecimal():
-            numbers.append(int(number))
-            trials.append(trial)
-    complete = [n for n, trial in enumerate(trials) if trial.complete]
+    numbered = [(row.get("trial", ""), _trial(row)) for row in rows]
+    trials = [(int(n), trial) for n, trial in numbered if trial is not None and n.isdecimal()]
+    complete = [(n, trial) for n, trial in trials if trial.complete]
     if not complete:
         raise InputError(
             f"{path}: no complete trial has both alpha and beta; tune the loss llpauc, or omit"
             " --tuning"
         )
-    alphas, betas, table = best_in_bins(trials)
-    best = max(complete, key=lambda n: trials[n].value)
+    points = [trial for _, trial in trials]
+    alphas, betas, table = best_in_bins(points)
+    number, best = max(complete, key=lambda pair: pair[1].value)
+    alpha, beta, value = _round([best.alpha, best.beta, best.value])
     return {
         "metric": _metric(Path(folder)),
-        "alphas": _rounded(alphas.tolist()),
-        "betas": _rounded(betas.tolist()),
-        "values": [[None if math.isnan(v) else _round(v) for v in row] for row in table.tolist()],
-        "alpha_values": _distinct([trial.alpha for trial in trials], len(alphas) - 1),
-        "beta_values": _distinct([trial.beta for trial in trials], len(betas) - 1),
+        "alphas": _round(alphas),
+        "betas": _round(betas),
+        "values": [_round(row) for row in table],
+        "alpha_values": _distinct([point.alpha for point in points], len(alphas) - 1),
+        "beta_values": _distinct([point.beta for point in points], len(betas) - 1),
         "trials": len(rows),
         "complete": len(complete),
-        "best": {
-            "trial": numbers[best],
-            **{name: _round(getattr(trials[best], name)) for name in ("alpha", "beta", "value")},
-        },
+        "best": {"trial": number, "alpha": alpha, "beta": beta, "value": value},
     }
 
 
@@ -143,15 +137,12 @@ def _metric(folder: Path) -> str:
     return str(best.get("valid_metric", "metric"))[:40]
 
 
-def _distinct(values: list[float], n_bins: int) -> list[float] | None:
+def _distinct(values: list[float], n_bins: int) -> list[float | None] | None:
     """The distinct values if each has its own bin, else None."""
     distinct = sorted(set(values))
-    return _rounded(distinct) if len(distinct) == n_bins else None
+    return _round(distinct) if len(distinct) == n_bins else None
 
 
-def _rounded(values: list[float]) -> list[float]:
-    return [_round(value) for value in values]
-
-
-def _round(value: float) -> float:
-    return float(f"{value:.5g}")
+def _round(values: Iterable[float]) -> list[float | None]:
+    """Five digits; None for NaN."""
+    return [None if math.isnan(value) else float(f"{value:.5g}") for value in values]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from llpauc.losses import LOSSES
@@ -78,11 +77,6 @@ def compare_losses(name: str, study: Study) -> Report:
     figure = plots.bars(panels, "Recall@20", title, published=published, lines=untrained)
     seeds = ", ".join(map(str, study.seeds))
     return Report.of(name, parts, [_csv_row(row) for row in rows], figure, seeds=seeds, **PROTOCOL)
-
-
-table1, table2, table_ml100k, table_ltr = (
-    partial(compare_losses, name) for name in ("table1", "table2", "table-ml100k", "table-ltr")
-)
 
 
 def _rows(

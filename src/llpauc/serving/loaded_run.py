@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -168,15 +168,11 @@ def rank_lists(run: LoadedRun, requests: Sequence[ListRequest]) -> list[list[Ent
     fitted = run.fitted
     known = [request for request in requests if request.history is None]
     new = [request for request in requests if request.history is not None]
-    known_lists: Iterator[list[Entry]] = iter(())
-    new_lists: Iterator[list[Entry]] = iter(())
-    if known:
-        user_idx = np.array([request.user_idx for request in known], np.int32)
-        known_lists = iter(_rank(run, fitted.scorer, user_idx, known))
-    if new:
-        histories = _csr([_history(run, request) for request in new], len(run.items.ids))
-        scorer = ByHistory(fitted.model, histories, fitted.fallback)
-        new_lists = iter(_rank(run, scorer, np.arange(len(new), dtype=np.int32), new))
+    user_idx = np.array([request.user_idx for request in known], np.int32)
+    histories = _csr([_history(run, request) for request in new], len(run.items.ids))
+    by_history = ByHistory(fitted.model, histories, fitted.fallback)
+    known_lists = iter(_rank(run, fitted.scorer, user_idx, known))
+    new_lists = iter(_rank(run, by_history, np.arange(len(new), dtype=np.int32), new))
     return [next(known_lists if one.history is None else new_lists) for one in requests]
 
 
@@ -196,6 +192,8 @@ def _rank(
     requests: Sequence[ListRequest],
 ) -> list[list[Entry]]:
     """Ranks with the largest k and cuts: a shorter list is the beginning of a longer one."""
+    if not requests:
+        return []
     ids = run.items.ids
     masked = _csr([_masked_items(run, request) for request in requests], len(ids))
     ranking = rank(scorer, user_idx, max(request.k for request in requests), masked=masked)
