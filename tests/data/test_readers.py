@@ -27,7 +27,7 @@ from llpauc.data.formats import FORMATS
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.out_of_core import prepare
 from llpauc.data.prepared import open_prepared
-from llpauc.data.readers import Reading, load, read_interactions, read_split
+from llpauc.data.readers import Reading, load, read_ids, read_interactions, read_split
 from llpauc.data.sources import Format, Source, connect
 from llpauc.errors import InputError
 
@@ -617,3 +617,14 @@ def test_load_adressa_keeps_known_duplicates_and_leaks() -> None:
         train = set(zip(split.train.users.tolist(), split.train.items.tolist(), strict=True))
         test = set(zip(split.test.users.tolist(), split.test.items.tolist(), strict=True))
         assert len(train & test) == leaks
+
+
+def test_read_ids_reads_lines_and_id_columns(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("007\r\n\n7\n7\n")
+    (tmp_path / "ids.csv").write_text("n,Item_ID\n1,007\n2,7\n3,7\n")
+    pq.write_table(pa.table({"sku": [7, 8]}), tmp_path / "ids.parquet")
+    assert read_ids(tmp_path / "ids.txt", "item") == ["007", "7", "7"]
+    assert read_ids(tmp_path / "ids.csv", "item") == ["007", "7"]
+    assert read_ids(tmp_path / "ids.parquet", "item") == [7, 8]
+    with pytest.raises(InputError, match="no column of user ids"):
+        read_ids(tmp_path / "ids.csv", "user")

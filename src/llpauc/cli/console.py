@@ -18,6 +18,8 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -27,6 +29,7 @@ from rich.text import Text
 
 _PROGRESS_AFTER = 1.0  # seconds: shorter work shows no bar
 _MAX_WIDTH = 100_000  # characters of a table
+_DESCRIPTION = TextColumn("{task.description}", markup=False)
 
 
 log = logging.getLogger("llpauc.cli")
@@ -184,48 +187,41 @@ def time_span(seconds: float) -> str:
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr that appears after a second and is removed at the end.
 
-    Without a total it shows the elapsed time. Nothing is shown if stderr is not a terminal.
+    Without a total it shows the elapsed time.
     """
-    if not sys.stderr.isatty() or not _prints():
-        yield lambda done: None
-        return
     amount = (MofNCompleteColumn(), TimeRemainingColumn()) if total else ()
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        *amount,
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    task = bar.add_task(what, total=total)
-    start_timer = Timer(_PROGRESS_AFTER, bar.start)
-    start_timer.start()
-    try:
+    columns = (_DESCRIPTION, BarColumn(), *amount, TimeElapsedColumn())
+    with _bar(columns, what, total, delay=_PROGRESS_AFTER) as (bar, task):
         yield lambda done: bar.advance(task, done)
-    finally:
-        start_timer.cancel()
-        start_timer.join()
-        if bar.live.is_started:
-            bar.stop()
 
 
 @contextmanager
 def search_progress() -> Iterator[Callable[[str, float], None]]:
     """A bar on stderr for a search: the callback takes a status and the fraction that is done.
 
-    Messages are printed above the bar. Nothing is shown if stderr is not a terminal.
+    Messages are printed above the bar.
     """
-    if not sys.stderr.isatty() or not _prints():
-        yield lambda status, fraction: None
-        return
-    bar = Progress(
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task("", total=1.0)
+    columns = (BarColumn(), TimeElapsedColumn(), _DESCRIPTION)
+    with _bar(columns, "", 1.0) as (bar, task):
         yield lambda status, fraction: bar.update(task, description=status, completed=fraction)
+
+
+@contextmanager
+def _bar(
+    columns: Sequence[ProgressColumn], what: str, total: float | None, delay: float = 0.0
+) -> Iterator[tuple[Progress, TaskID]]:
+    """Nothing is shown if stderr is not a terminal, and by processes other than the first."""
+    shown = sys.stderr.isatty() and _prints()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
+    task = bar.add_task(what, total=total)
+    timer = Timer(delay, bar.start)
+    if shown:
+        timer.start()
+    try:
+        yield bar, task
+    finally:
+        if shown:
+            timer.cancel()
+            timer.join()
+        if bar.live.is_started:
+            bar.stop()

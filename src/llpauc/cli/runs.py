@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llpauc.cli.console import log, print_json, printable, show_table
+from llpauc.cli.console import TableData, log, print_result, printable
 from llpauc.cli.system import CHECKPOINT
 from llpauc.errors import InputError, listing
 
@@ -262,9 +262,6 @@ def _sorted(found: Sequence[Run], key: str) -> list[Run]:
 
 
 def _show_list(found: Sequence[Run], broken: Mapping[str, str], json: bool) -> None:
-    if json:
-        print_json({"runs": [asdict(run) for run in found], "broken": _broken_rows(broken)})
-        return
     metrics = _metric_names(found)
     rows = [
         [
@@ -276,10 +273,9 @@ def _show_list(found: Sequence[Run], broken: Mapping[str, str], json: bool) -> N
         ]
         for run in found
     ]
-    if rows:
-        columns = ["run", "date (UTC)", "model", "loss", "data", *metrics, *_COSTS[:2], "MB"]
-        show_table(f"Runs: {len(found):,}", columns, rows, left=5)
-    _show_broken(broken)
+    columns = ["run", "date (UTC)", "model", "loss", "data", *metrics, *_COSTS[:2], "MB"]
+    tables = [TableData(f"Runs: {len(found):,}", columns, rows, left=5)] if rows else []
+    _print({"runs": [asdict(run) for run in found]}, json, tables, broken)
 
 
 def _show_comparison(found: Sequence[Run], broken: Mapping[str, str], json: bool) -> None:
@@ -292,28 +288,35 @@ def _show_comparison(found: Sequence[Run], broken: Mapping[str, str], json: bool
         name: [None if None in (value, first) else value - first for value in others]
         for name, (first, *others) in values.items()
     }
-    if json:
-        result: dict[str, Any] = {
-            "settings": settings,
-            "environment": environment,
-            "metrics": values,
-        }
-        result |= {"differences": differences, "broken": _broken_rows(broken)}
-        print_json({"runs": [run.name for run in found], **result})
-        return
+    result = {
+        "runs": [run.name for run in found],
+        "settings": settings,
+        "environment": environment,
+        "metrics": values,
+        "differences": differences,
+    }
     names = [_text(run.name) for run in found]
+    tables = []
     for title, table in (("Settings that differ", settings), ("Data and environment", environment)):
         rows = [[_text(name), *map(_text, cells)] for name, cells in table.items()]
         if rows:
-            show_table(title, ["", *names], rows)
-        else:
+            tables.append(TableData(title, ["", *names], rows))
+        elif not json:
             log.info(f"{title}: none")
-    show_table(
-        "Metrics",
-        ["", *names, *[f"{name} - {names[0]}" for name in names[1:]]],
-        [[_text(name), *values[name], *differences[name]] for name in values],
-    )
-    _show_broken(broken)
+    columns = ["", *names, *[f"{name} - {names[0]}" for name in names[1:]]]
+    metrics = [[_text(name), *values[name], *differences[name]] for name in values]
+    _print(result, json, [*tables, TableData("Metrics", columns, metrics)], broken)
+
+
+def _print(
+    result: dict[str, Any], json: bool, tables: list[TableData], broken: Mapping[str, str]
+) -> None:
+    """Print the result, followed by the broken runs."""
+    if broken:
+        rows = [[_text(name), _text(reason, len(reason))] for name, reason in broken.items()]
+        tables = [*tables, TableData(f"Broken: {len(broken):,}", ["run", "reason"], rows, left=2)]
+    reasons = [{"run": name, "reason": reason} for name, reason in broken.items()]
+    print_result({**result, "broken": reasons}, json, *tables)
 
 
 def _differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -321,16 +324,6 @@ def _differing(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     names = dict.fromkeys(name for table in tables for name in table)
     rows = {name: [table.get(name) for table in tables] for name in names}
     return {name: row for name, row in rows.items() if any(value != row[0] for value in row)}
-
-
-def _broken_rows(broken: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"run": name, "reason": reason} for name, reason in broken.items()]
-
-
-def _show_broken(broken: Mapping[str, str]) -> None:
-    if broken:
-        rows = [[_text(name), _text(reason, len(reason))] for name, reason in broken.items()]
-        show_table(f"Broken: {len(broken):,}", ["run", "reason"], rows, left=2)
 
 
 def _text(value: Any, longest: int = _MAX_CELL) -> str:
