@@ -1,7 +1,7 @@
-"""Files nobody should have to read, each with the outcome it must have.
+"""Broken and unusual files, each with its expected outcome.
 
 One table: the bytes of a file, then either the (user, item) pairs that come out or the words the
-one-line error must hold. What a case is for stands in its name.
+one-line error must contain. The name of a case states what it tests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PACKED = gzip.compress(HEAD + MANY.replace(b",0\n", b"\n"))
 TYPED = parquet(user=[1, 2], item=["a", "b"])
 
 CASES: dict[str, Case] = {
-    # What is not there.
+    # Missing content.
     "empty file": Case(b"", error=("the file is empty",)),
     "only blank lines": Case(b"\n\r\n\n", error=("no rows",)),
     "only a header": Case(HEAD, error=("no rows",)),
@@ -58,13 +58,13 @@ CASES: dict[str, Case] = {
     "no user column": Case(
         b"who,item\na,b\n", error=("which column is the user", "who, item", "--user NAME")
     ),
-    "a column that is not there": Case(
+    "a column that does not exist": Case(
         HEAD + b"1,2\n", error=("no column 'usr'", "user, item"), options={"user": "usr"}
     ),
-    "a position that is not there": Case(
+    "a position that does not exist": Case(
         HEAD + b"1,2\n", error=("no column 7", "0 to 1"), options={"user": 7}
     ),
-    "a name where there is no header": Case(
+    "a name without a header": Case(
         b"1,2\n3,4\n", error=("no header", "0 to 1"), options={"user": "who", "header": False}
     ),
     "one column for both": Case(
@@ -127,7 +127,7 @@ CASES: dict[str, Case] = {
     # Ids that look like something else.
     "leading zeros": Case(HEAD + b"007,7\n7,07\n", [("007", "7"), ("7", "07")]),
     "1.0 is not 1": Case(HEAD + b"1.0,1\n1,1e0\n", [("1.0", "1"), ("1", "1e0")]),
-    "64 bits and beyond, and below zero": Case(
+    "more than 64 bits, and negative": Case(
         HEAD + b"18446744073709551623,-1\n9223372036854775808,-0\n",
         [("18446744073709551623", "-1"), ("9223372036854775808", "-0")],
     ),
@@ -298,7 +298,7 @@ CASES: dict[str, Case] = {
     "adjacency lists of one length": Case(
         b"1 2 3\n4 5 6\n", error=("format='adjacency'",), name="e.txt"
     ),
-    "adjacency lists, told": Case(
+    "adjacency lists by format": Case(
         b"1 2 3\n4 5 6\n",
         [("1", "2"), ("1", "3"), ("4", "5"), ("4", "6")],
         name="e.txt",
@@ -357,7 +357,7 @@ def test_read_interactions_of_a_broken_file_has_the_listed_outcome(
 
 
 def count_rows(case: Case) -> int:
-    """Counted by other means than the readers': Python's csv module, lines, Parquet's own count."""
+    """Counted without the readers: by Python's csv module, by lines, by Parquet's metadata."""
     content = case.content
     if content[:2] == b"\x1f\x8b":
         content = gzip.decompress(content)

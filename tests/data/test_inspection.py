@@ -54,7 +54,7 @@ def test_inspect_whole_equals_plain_counting(seed):
     for percent in (1, 10):
         top = math.ceil(percent * split.n_items / 100)
         assert whole[f"fraction of events on the top {percent}% items"] == sum(best[:top]) / 900
-    # Gini's own definition: the mean difference between two items over twice the mean.
+    # The definition of Gini: the mean difference between two items over twice the mean.
     difference = sum(abs(a - b) for a in per_item for b in per_item) / len(per_item) ** 2
     gini = difference / (2 * statistics.mean(per_item))
     assert whole["Gini of the items"] == pytest.approx(gini, abs=1e-12)
@@ -126,7 +126,7 @@ def test_inspect_describes_ratings_and_times_if_present():
     statistics = inspect(data).parts["data"]
     assert (statistics["rating, least"], statistics["rating, most"]) == (1, 4)
     assert statistics["rating, mean"] == 2.5
-    assert statistics["first event"] == "0"  # no date: nobody watched films in 1970
+    assert statistics["first event"] == "0"  # not a date: too early to be one
     assert statistics["last event"] == "2020-09-13 12:27"
     milliseconds = events_of([0, 1], [0, 1], timestamps=[1588687728923, 1588687728924])
     assert inspect(milliseconds).parts["data"]["last event"] == "1588687728924"
@@ -166,9 +166,9 @@ def test_inspect_odd_findings_between_parts_name_part_and_remedy():
         data.take(np.array([0, 1])), data.take(np.array([2])), data.take(np.array([2, 3, 4]))
     )
     assert [o for o in inspect(split).odd if "only one" not in o] == [
-        "valid: 1 pairs are in train too; evaluation masks them, so they cannot be found",
-        "test: 1 pairs are in train too; evaluation masks them, so they cannot be found",
-        "test: 1 pairs are in valid too; evaluation masks them, so they cannot be found",
+        "valid: 1 pairs are in train too; evaluation masks them, so they cannot be recommended",
+        "test: 1 pairs are in train too; evaluation masks them, so they cannot be recommended",
+        "test: 1 pairs are in valid too; evaluation masks them, so they cannot be recommended",
         "test: 1 of 3 users (33%) have no training event; they get the fallback; compare warm"
         " and cold users separately",
         "test: 1 of 3 items (33%) have no training event; no model trained on train alone can rank"

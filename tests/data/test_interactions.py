@@ -1,4 +1,4 @@
-"""The data objects: ids come back as they went in, rows stay what they were, errors say why."""
+"""`IdMap`, `Interactions` and `Split`: ids are returned unchanged, errors name the problem."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def test_idmap_ids_keeps_the_shape_of_indices(ids, extra):
 
 def test_idmap_indices_of_many_ids_equal_those_of_few():
     known = IdMap.of([f"u{n}" for n in range(0, 6000, 2)])
-    asked = [f"u{n}" for n in range(5000)]  # beyond a thousand, another way is taken
-    at_once = known.indices(asked)
-    in_pieces = np.concatenate([known.indices(asked[n : n + 500]) for n in range(0, 5000, 500)])
+    requested = [f"u{n}" for n in range(5000)]  # above 1,000 ids another method is used
+    at_once = known.indices(requested)
+    in_pieces = np.concatenate([known.indices(requested[n : n + 500]) for n in range(0, 5000, 500)])
     naive = [n // 2 if n % 2 == 0 else -1 for n in range(5000)]
     assert at_once.tolist() == in_pieces.tolist() == naive
 

@@ -90,7 +90,7 @@ def test_clean_and_noise_invariants_of_every_pair(how: str, options: dict[str, A
         assert mask is not None
         part = noise.parts[name]
         assert part.ratings is not None
-        # the mask says what the ratings say, and there is noise to speak of
+        # the mask agrees with the ratings, and some events are noisy
         np.testing.assert_array_equal(mask, part.ratings < 3)
         assert 0.1 < mask.mean() < 0.7
         assert set(events_of(part)) <= raw_events
@@ -101,7 +101,7 @@ def test_clean_and_noise_invariants_of_every_pair(how: str, options: dict[str, A
     # no pair twice, none of the test set
     assert max(seen.values()) == 1
     assert not set(seen) & pairs_of(noise.test)
-    # id maps hold what is used and no more
+    # id maps contain only the ids in use
     for made in (clean, noise):
         used = {user for part in made.parts.values() for user, _ in pairs_of(part)}
         assert set(made.user_ids) == used
@@ -142,7 +142,7 @@ def test_clean_and_noise_keeps_clean_and_noisy_at_the_same_rate() -> None:
     assert clean_kept == pytest.approx(noisy_kept, abs=0.03)
     share = len(only_noisy) / (len(only_noisy) + len(all_clean))
     assert pair.noisy_train.mean() == pytest.approx(share, abs=0.02)
-    # valid gets its own portion of the noise, not test's as well
+    # valid gets its portion of the noise, not that of test
     assert pair.noisy_valid is not None
     assert pair.noisy_valid.mean() == pytest.approx(share, abs=0.06)
 
@@ -236,7 +236,7 @@ def test_clean_and_noise_docstring_matches_the_published_adressa_pair() -> None:
     assert parts["clean", "test"] == parts["noise", "test"]
 
 
-# Raw files of the four shapes, by their makers' own layouts.
+# Raw files of the four shapes, in their original layouts.
 
 
 def adressa(path: Path, rng: np.random.Generator) -> Interactions:
@@ -441,7 +441,7 @@ def test_atomic_write_errors_name_the_problem(tmp_path: Path) -> None:
         ({"ratings": None}, {}, "needs ratings or dwell times and this data has none"),
         ({}, {"threshold": 0}, "no rating is below the threshold 0; ratings are 1 to 5"),
         ({}, {"threshold": 9}, "every rating is below the threshold 9; ratings are 1 to 5"),
-        ({}, {"split": "luck"}, "unknown split 'luck'"),
+        ({}, {"split": "dice"}, "unknown split 'dice'"),
         ({}, {"core": -1}, "core must be a whole number of at least 0, got -1"),
         ({}, {"k": 3}, "the split 'random_per_user' has no option 'k'"),
         ({"timestamps": None}, {"split": "temporal"}, "pair split by time needs timestamps"),

@@ -68,7 +68,7 @@ def write_csv(path: Path, columns) -> None:
 
 
 def triples(data: Interactions) -> list[tuple]:
-    """The events with their outside ids, in one order."""
+    """The events with their ids, in one order."""
     times = np.zeros(len(data)) if data.timestamps is None else data.timestamps
     users, items = data.user_ids.ids(data.users), data.item_ids.ids(data.items)
     return sorted(zip(users.tolist(), items.tolist(), times.tolist(), strict=True))
@@ -217,7 +217,7 @@ def test_prepare_parquet_keeps_integer_ids(tmp_path):
     assert (got.user_ids, got.item_ids) == (expected.user_ids, expected.item_ids)
     assert (got.user_ids.kind, got.item_ids.kind) == ("uint64", "int64")
     assert triples(got.test) == triples(expected.test)
-    # A text file of the same numbers beside it makes them text.
+    # A text file of the same numbers turns them into text.
     (tmp_path / "t.csv").write_text("user,item,date\n5,3,2020-01-01\n")
     prepare([tmp_path / "e.parquet", tmp_path / "t.csv"], tmp_path / "q", memory="200MB")
     assert open_prepared(tmp_path / "q").user_ids.kind == "string"

@@ -1,4 +1,4 @@
-"""The readers: every format, every frame, columns told and guessed, split files, the real data."""
+"""The readers: formats, frames, requested and detected columns, split files, the real data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SLOW_WAY = "row by row"
 
 
 def events(interactions: Interactions) -> list[tuple[Any, ...]]:
-    """The events as they look from outside."""
+    """The events with their ids."""
     users = interactions.user_ids.ids(interactions.users)
     items = interactions.item_ids.ids(interactions.items)
     values = [v for v in (interactions.ratings, interactions.timestamps) if v is not None]
@@ -278,7 +278,7 @@ def test_read_interactions_any_id_round_trips(
 
 
 def by_the_csv_module(content: bytes, width: int) -> list[tuple[str, ...]] | None:
-    """What Python's own reader makes of a file with a header; None where it refuses."""
+    """What Python's csv module reads from a file with a header; None if it raises."""
     try:
         text = io.StringIO(content.decode("utf-8-sig"), newline="")
         rows = [row for row in csv.reader(text, strict=True) if row][1:]
@@ -496,7 +496,7 @@ def test_load_folder_of_json_lines(tmp_path: Path) -> None:
         '{"user": "a", "item": "x"}\n{"user": "b", "item": "y"}\n'
     )
     (tmp_path / "test.json").write_text('{"user": "b", "item": "x"}\n')
-    (tmp_path / "settings.json").write_text('{"seed": 1}\n')  # no part, and nobody's data
+    (tmp_path / "settings.json").write_text('{"seed": 1}\n')  # neither a part nor data
     split = load(tmp_path)
     assert isinstance(split, Split)
     assert events(split.train) == [("a", "x"), ("b", "y")]
@@ -576,7 +576,7 @@ def test_read_interactions_removes_uncompressed_files(
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
-# Users, items and events as the data's README counts them; the parts' sizes where there are parts.
+# Users, items and events as the data's README counts them; and the sizes of the parts, if any.
 REAL = {
     "adressa_clean": (87_416, 2_221, 201_128),
     "adressa_noise": (122_577, 3_370, 201_128),

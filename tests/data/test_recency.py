@@ -62,7 +62,7 @@ def order_of(scores) -> list[int]:
 
 
 def world(*, moving: bool, seed: int = 0, n_users: int = 400, news: int = 60) -> Split:
-    """Users come one after the other. Where it moves, everybody looks at the news of the day."""
+    """Users come one after the other. With drift, every user reads the news of the day."""
     rng = np.random.default_rng(seed)
     times = np.sort(rng.random(4000))
     users = (times * 0.8 * n_users).astype(int) + rng.integers(0, n_users // 5, len(times))
@@ -158,7 +158,7 @@ def test_event_ages_of_consecutive_parts():
     joined = join([train, valid])
     assert joined.items.tolist() == train.items.tolist() + valid.items.tolist()
     assert joined.timestamps is None
-    # A twentieth of a part leaves what is older only to break ties.
+    # With a half-life of a twentieth of a part, older parts only break ties.
     nearly = recent_counts([train, valid], 0.05, "parts")
     only, old = scorer_of("popularity", valid).scores, scorer_of("popularity", train).scores
     assert order_of(nearly) == sorted(range(len(only)), key=lambda i: (-only[i], -old[i], i))
@@ -258,7 +258,7 @@ def test_choose_recency_without_row_order_uses_parts():
     assert "half" in chosen.on
     only = evaluate(scorer_of("popularity", parts[1]), MOVING).mean("ndcg@20")
     assert evaluate(recent_scorer(parts), MOVING).mean("ndcg@20") >= 0.95 * only
-    assert not choose_recency(parts[:1]).has_drift  # one part in no order says nothing
+    assert not choose_recency(parts[:1]).has_drift  # one part without an order has no drift
     np.testing.assert_array_equal(
         recent_scorer(parts[0], chosen.half_life, chosen.by).scores,
         scorer_of("popularity", parts[0]).scores,
@@ -290,7 +290,7 @@ def test_choose_recency_by_parts_predicts_each_half_from_the_other():
 
 
 def test_choose_recency_users_with_one_event_are_not_grouped_by_user():
-    """Each stands in a block of its own, whatever the order."""
+    """Each is in one block, in any order."""
     train = without_times(MOVING.train)
     data = Interactions.of(range(len(train)), train.items)
     assert choose_recency([data]).has_drift

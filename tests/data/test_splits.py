@@ -120,13 +120,13 @@ def test_split_depends_on_the_seed(how: str) -> None:
 
 def test_split_random_per_user_counts_written_out() -> None:
     # events: 1 -> 0 held; 2 -> .4, .2; 3 -> .6, .3; 5 -> 1, .5 (half up); 10 -> 2, 1; 15 -> 3, 1.5
-    wanted = {1: (0, 0), 2: (0, 0), 3: (0, 1), 5: (1, 1), 10: (1, 2), 15: (2, 3)}
-    users = [f"has{n}" for n in wanted for _ in range(n)]
-    items = [item for n in wanted for item in range(n)]
+    expected = {1: (0, 0), 2: (0, 0), 3: (0, 1), 5: (1, 1), 10: (1, 2), 15: (2, 3)}
+    users = [f"has{n}" for n in expected for _ in range(n)]
+    items = [item for n in expected for item in range(n)]
     parts = split_random_per_user(Interactions.of(users, items), seed=9)
     assert parts.valid is not None
     assert parts.test is not None
-    for n, (valid, test) in wanted.items():
+    for n, (valid, test) in expected.items():
         counts = [
             [event[0] for event in events_of(part)].count(f"has{n}")
             for part in (parts.train, parts.valid, parts.test)
@@ -198,16 +198,16 @@ def test_split_temporal_equals_a_loop(
     n_valid = min(int(n * valid + 0.5 + 1e-9), n - 1 - n_test)
     test_from = in_time[n - n_test] if n_test else np.inf
     valid_from = in_time[n - n_test - n_valid] if valid and n_test + n_valid else test_from
-    wanted = {
+    expected = {
         "train": {event for event in events if event[2] < valid_from},
         "valid": {event for event in events if valid_from <= event[2] < test_from},
         "test": {event for event in events if event[2] >= test_from},
     }
     for name, share in (("valid", valid), ("test", test)):
         if share == 0:
-            del wanted[name]
-    if all(wanted.values()):
-        assert as_sets(split_temporal(data, valid=valid, test=test)) == wanted
+            del expected[name]
+    if all(expected.values()):
+        assert as_sets(split_temporal(data, valid=valid, test=test)) == expected
     else:
         with pytest.raises(InputError, match="part is empty"):
             split_temporal(data, valid=valid, test=test)
@@ -233,11 +233,11 @@ def naive_leave_last(data: Interactions, k: int, valid_k: int) -> dict[str, set[
 @pytest.mark.parametrize(("k", "valid_k"), [(1, 1), (3, 2), (2, 0), (9, 1)])
 def test_split_leave_k_out_by_time_equals_a_loop(k: int, valid_k: int) -> None:
     data = table(n=400)
-    wanted = naive_leave_last(data, k, valid_k)
+    expected = naive_leave_last(data, k, valid_k)
     if valid_k == 0:
-        del wanted["valid"]
+        del expected["valid"]
     parts = split_leave_k_out(data, k=k, valid_k=valid_k)
-    assert as_sets(parts) == wanted
+    assert as_sets(parts) == expected
 
 
 def test_split_temporal_per_user_equals_a_loop() -> None:
@@ -246,23 +246,23 @@ def test_split_temporal_per_user_equals_a_loop() -> None:
     histories: dict[Any, list[Event]] = defaultdict(list)
     for event in sorted(earliest(data), key=lambda event: (event[2], event[1])):
         histories[event[0]].append(event)
-    wanted: dict[str, set[Event]] = {"train": set(), "valid": set(), "test": set()}
+    expected: dict[str, set[Event]] = {"train": set(), "valid": set(), "test": set()}
     for history in histories.values():
         n = len(history)
         test, valid = int(n * 0.2 + 0.5 + 1e-9), int(n * 0.1 + 0.5 + 1e-9)
-        wanted["test"].update(history[n - test :])
-        wanted["valid"].update(history[n - test - valid : n - test])
-        wanted["train"].update(history[: n - test - valid])
-    assert as_sets(parts) == wanted
+        expected["test"].update(history[n - test :])
+        expected["valid"].update(history[n - test - valid : n - test])
+        expected["train"].update(history[: n - test - valid])
+    assert as_sets(parts) == expected
 
 
 def test_split_leave_k_out_at_random_takes_k_of_each_user() -> None:
     data = table()
     parts = split_leave_k_out(data, k=2, valid_k=3, by="random", seed=1)
     sizes = Counter(user for user, _, _ in earliest(data))
-    for name, wanted in (("test", 2), ("valid", 3)):
+    for name, expected in (("test", 2), ("valid", 3)):
         counts = Counter(user for user, _, _ in events_of(parts.parts[name]))
-        assert counts == {user: wanted for user, size in sizes.items() if size >= 6}
+        assert counts == {user: expected for user, size in sizes.items() if size >= 6}
 
 
 def naive_core(pairs: set[tuple[int, int]], k: int) -> set[tuple[int, int]]:
@@ -281,15 +281,15 @@ def naive_core(pairs: set[tuple[int, int]], k: int) -> set[tuple[int, int]]:
 )
 def test_k_core_equals_a_loop(pairs: list[tuple[int, int]], k: int) -> None:
     data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
-    wanted = naive_core(set(pairs), k)
-    if not wanted:
+    expected = naive_core(set(pairs), k)
+    if not expected:
         with pytest.raises(InputError, match="core of these"):
             k_core(data, k)
         return
     core = k_core(data, k)
-    assert [event[:2] for event in events_of(core)] == [pair for pair in pairs if pair in wanted]
-    assert core.n_users == len({u for u, _ in wanted})
-    assert core.n_items == len({i for _, i in wanted})
+    assert [event[:2] for event in events_of(core)] == [pair for pair in pairs if pair in expected]
+    assert core.n_users == len({u for u, _ in expected})
+    assert core.n_items == len({i for _, i in expected})
 
 
 def test_k_core_of_movielens_is_the_published_one() -> None:

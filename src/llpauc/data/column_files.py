@@ -95,11 +95,8 @@ class BucketShuffle:
         self._kind = kind
         self._rng = np.random.default_rng(seed)
         self._paths = [folder / f"bucket{number}.raw" for number in range(count)]
-        with ExitStack() as stack:
-            self._files: list[BinaryIO] = [
-                stack.enter_context(path.open("wb")) for path in self._paths
-            ]
-            self._open = stack.pop_all()
+        self._open = ExitStack()
+        self._files = [self._open.enter_context(path.open("wb")) for path in self._paths]
 
     def add(self, **columns: npt.NDArray[Any]) -> None:
         n = len(next(iter(columns.values())))

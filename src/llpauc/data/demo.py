@@ -89,7 +89,8 @@ def demo_data(seed: Seed = 2024) -> DemoData:
     """
     rng = generator(seed)
     genres, titles = _catalogue(rng)
-    appeal = _appeal(rng)
+    weight = (rng.permutation(N_ITEMS) + 4.0) ** -1.1
+    appeal = weight / weight.sum()
     tastes = _tastes(rng)
 
     picks = np.clip(np.rint(rng.lognormal(2.95, 0.45, N_USERS)), 8, 80).astype(np.int64)
@@ -99,7 +100,10 @@ def demo_data(seed: Seed = 2024) -> DemoData:
 
     # The order of a user's picks is shuffled: drawing without replacement takes favourites first,
     # and a test on the rest would be another task.
-    place, size = _shuffled_places(users, rng)
+    by_user = np.lexsort((rng.random(len(users)), users))
+    place = np.empty(len(users), dtype=np.int64)  # 0..size-1 among the user's events
+    place[by_user] = np.arange(len(users)) - np.repeat(np.cumsum(picks) - picks, picks)
+    size = picks[users]
     n_test = np.maximum(np.rint(0.2 * size), 1)
     n_valid = np.maximum(np.rint(0.1 * size), 1)
     codes = np.where(place >= size - n_test, 2, np.where(place >= size - n_test - n_valid, 1, 0))
@@ -146,11 +150,6 @@ def _catalogue(rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], dict[st
     return genres, titles
 
 
-def _appeal(rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    weight = (rng.permutation(N_ITEMS) + 4.0) ** -1.1
-    return np.asarray(weight / weight.sum())
-
-
 def _tastes(rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """One to three genres per user, some liked by more users, and a little weight on all."""
     n_genres = len(GENRES)
@@ -178,14 +177,3 @@ def _pick(
     users = np.repeat(np.arange(N_USERS), counts)
     nth = np.arange(len(users)) - np.repeat(np.cumsum(counts) - counts, counts)
     return users, ranked[users, nth]
-
-
-def _shuffled_places(
-    users: npt.NDArray[np.int64], rng: np.random.Generator
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """A random place 0..n-1 for each of a user's n events (adjacent in `users`), and n."""
-    sizes = np.bincount(users, minlength=N_USERS)
-    by_user = np.lexsort((rng.random(len(users)), users))
-    place = np.empty(len(users), dtype=np.int64)
-    place[by_user] = np.arange(len(users)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return place, sizes[users]

@@ -19,12 +19,6 @@ Indices = npt.NDArray[np.int32]
 IdKind = Literal["string", "int64", "uint64"]
 IdValues: TypeAlias = Iterable[Any] | pa.Array | pa.ChunkedArray
 
-_ARROW_TYPE: dict[str, pa.DataType] = {
-    "string": pa.large_string(),
-    "int64": pa.int64(),
-    "uint64": pa.uint64(),
-}
-
 
 @dataclass(frozen=True)
 class IdMap:
@@ -80,7 +74,7 @@ class IdMap:
     def arrow(self, indices: npt.ArrayLike | None = None) -> pa.Array:
         """The ids at `indices` (default: all) in the type of the source."""
         text = self.text if indices is None else self.take(indices).text
-        return text if self.kind == "string" else text.cast(_ARROW_TYPE[self.kind])
+        return text if self.kind == "string" else text.cast(self.kind)
 
     def ids(self, indices: npt.ArrayLike) -> npt.NDArray[Any]:
         """The ids at `indices`: an object array of str, or an integer array."""

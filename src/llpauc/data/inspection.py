@@ -147,7 +147,7 @@ def _odd_between(split: Split, described: dict[str, dict[str, Any]]) -> list[str
             if leaks:
                 odd.append(
                     f"{name}: {leaks:,} pairs are in {earlier} too; evaluation masks them, so they"
-                    " cannot be found"
+                    " cannot be recommended"
                 )
         for what, indices in (("users", part.users), ("items", part.items)):
             present = np.unique(indices)

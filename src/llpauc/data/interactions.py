@@ -131,22 +131,9 @@ class Interactions:
 
     def remap(self, user_ids: IdMap, item_ids: IdMap) -> Interactions:
         """The same events with other id maps, which must contain every id used here."""
-        indices = {}
-        for what, old, new, used in (
-            ("user", self.user_ids, user_ids, self.users),
-            ("item", self.item_ids, item_ids, self.items),
-        ):
-            if old is new:
-                indices[what] = used
-                continue
-            new_index = new.indices(old.text)
-            unknown = np.unique(used[new_index[used] < 0])
-            if len(unknown):
-                raise InputError(f"unknown {what} ids: {listing(old.ids(unknown), 3)}")
-            indices[what] = new_index[used].astype(np.int32)
-        return replace(
-            self, users=indices["user"], items=indices["item"], user_ids=user_ids, item_ids=item_ids
-        )
+        users = _reindex("user", self.users, self.user_ids, user_ids)
+        items = _reindex("item", self.items, self.item_ids, item_ids)
+        return replace(self, users=users, items=items, user_ids=user_ids, item_ids=item_ids)
 
     def compact(self) -> Interactions:
         """The same events without the users and items that have no event."""
@@ -190,6 +177,16 @@ def pair_codes(
     """One integer for each pair of a user index and an item index."""
     codes: npt.NDArray[np.int64] = users.astype(np.int64) * n_items + items
     return codes
+
+
+def _reindex(what: str, indices: Indices, old: IdMap, new: IdMap) -> Indices:
+    if old is new:
+        return indices
+    new_index = new.indices(old.text)
+    unknown = np.unique(indices[new_index[indices] < 0])
+    if len(unknown):
+        raise InputError(f"unknown {what} ids: {listing(old.ids(unknown), 3)}")
+    return new_index[indices].astype(np.int32)
 
 
 def _encode(ids: Iterable[Any]) -> tuple[npt.NDArray[Any], IdMap]:

@@ -214,7 +214,7 @@ class DiskSink(Sink):
             self._execute(f"INSERT INTO {self._table} {query}", [path])
             rows = self._count(self._table)
             if rows != expected:
-                raise QueryError(f"DuckDB found {rows} of {expected} rows")
+                raise QueryError(f"DuckDB read {rows} of {expected} rows")
         except (duckdb.OutOfMemoryException, duckdb.IOException):
             raise
         except (duckdb.Error, QueryError) as error:

@@ -153,7 +153,7 @@ class InMemorySink(Sink):
                     self.add(dict(zip(batch.schema.names, batch.columns, strict=True)))
                     rows += batch.num_rows
             if rows != expected:
-                raise QueryError(f"DuckDB found {rows} of {expected} rows")
+                raise QueryError(f"DuckDB read {rows} of {expected} rows")
         # While batches are streamed, DuckDB's errors arrive as OSError.
         except (duckdb.Error, pa.ArrowException, OSError, QueryError) as error:
             self._batches = {role: [] for role in ROLES}
@@ -208,8 +208,8 @@ class Format:
 class Source:
     """One file or frame while it is read.
 
-    `path` is the uncompressed file and `head` its first bytes; `detected_by` says how the format
-    was found. Rows are counted in `rows_read` or, if bad_rows="skip", in `rows_rejected`.
+    `path` is the uncompressed file and `head` its first bytes; `detected_by` is how the format
+    was detected. Rows are counted in `rows_read` or, if bad_rows="skip", in `rows_rejected`.
     """
 
     name: str
@@ -228,7 +228,7 @@ class Source:
 
     @property
     def requested(self) -> dict[str, Column]:
-        """Role -> column that was asked for."""
+        """Role -> requested column."""
         options: Mapping[str, Any] = self.options
         return {role: options.get(role) for role in ROLES}
 

@@ -1,7 +1,7 @@
 """Reader of text tables. Every id is read as text: 007 stays 007.
 
-Delimiter and header are detected from the first lines; DuckDB's own detection is not used, because
-it drops rows of some files without an error. DuckDB reads a file that strictly follows RFC 4180,
+Delimiter and header are detected from the first lines; DuckDB's detection is not used, because it
+drops rows of some files without an error. DuckDB reads a file that strictly follows RFC 4180,
 and its rows are counted. Any other file, and one with a bad value, is read row by row, so that a
 bad row can be named by its line.
 """
@@ -52,7 +52,7 @@ def read_text_table(source: Source) -> None:
         names = tuple(column.split(":")[0] for column in names)
     if len(names) < 2:
         raise InputError(
-            f"{name}: only one column is found with the delimiter {layout.delimiter!r}; give "
+            f"{name}: there is only one column with the delimiter {layout.delimiter!r}; give "
             "delimiter= (--delimiter), one of: , tab ; | :: space"
         )
     roles = detect_columns(
@@ -153,7 +153,12 @@ def _detect_layout(source: Source) -> Layout:
     names = [column for column in source.requested.values() if isinstance(column, str)]
     requested = options.get("delimiter")
     if requested is not None:
-        delimiter = check_delimiter(requested)
+        delimiter = _DELIMITER_NAMES.get(requested, requested)
+        if not 1 <= len(delimiter.encode()) <= 4 or set(delimiter) & set('"\r\n\0'):
+            raise InputError(
+                "delimiter must be one to four bytes without quotes and line ends, got "
+                f"{delimiter!r}"
+            )
     elif format is not None and format.delimiter is not None and format.delimiter in lines[0]:
         delimiter = format.delimiter
     else:
@@ -172,16 +177,6 @@ def _detect_layout(source: Source) -> Layout:
         notes.append(f"{'a' if header else 'no'} header (detected)")
     sample = tuple(tuple(row) for row in rows[1 if header else 0 :])
     return Layout(delimiter, quotes, header, tuple(rows[0]), sample, tuple(notes))
-
-
-def check_delimiter(delimiter: str) -> str:
-    """A delimiter given as it is or by its name (tab, comma, space ...)."""
-    delimiter = _DELIMITER_NAMES.get(delimiter, delimiter)
-    if not 1 <= len(delimiter.encode()) <= 4 or set(delimiter) & set('"\r\n\0'):
-        raise InputError(
-            f"delimiter must be one to four bytes without quotes and line ends, got {delimiter!r}"
-        )
-    return delimiter
 
 
 def _can_quote(delimiter: str) -> bool:
@@ -299,14 +294,14 @@ def scan(path: Path, quoted_delimiter: str | None) -> Scan:
                 ends = ends[(np.searchsorted(positions, ends) + inside) % 2 == 0]
                 inside = (inside + len(positions)) % 2 == 1
                 # A line end directly after another is never separated from it by a quote.
-                found, blank = len(ends), int((text[ends - 1] == _LINE_FEED).sum())
+                new_ends, blank = len(ends), int((text[ends - 1] == _LINE_FEED).sum())
             else:
-                found, blank = chunk.count(b"\n"), 0
+                new_ends, blank = chunk.count(b"\n"), 0
                 if chunk.startswith(b"\n") or b"\n\n" in chunk:
                     is_end = np.frombuffer(b"\n" + chunk, np.uint8) == _LINE_FEED
                     blank = int((is_end[1:] & is_end[:-1]).sum())
-            line_ends += found
-            lines += found - blank + (not chunk.endswith(b"\n"))
+            line_ends += new_ends
+            lines += new_ends - blank + (not chunk.endswith(b"\n"))
     if inside:
         irregularity = "a quote left open"
     if returns and not returns == pairs == line_feeds:
@@ -369,7 +364,7 @@ def _rows(source: Source, layout: Layout) -> Iterator[Row]:
 
 
 def _quoted_rows(name: str, texts: Iterator[str], delimiter: str) -> Iterator[Row]:
-    """The rows of Python's csv module; an error after which no row can be found raises."""
+    """The rows of Python's csv module; raises if the start of the next row is unknown."""
     at_end = False
 
     def lines() -> Iterator[str]:
@@ -402,12 +397,23 @@ def read_rows(source: Source, rows: Iterator[Row], width: int, roles: ColumnRole
     unreadable: dict[int, str] = {}
     columns: dict[str, list[str]] = {role: [] for role in roles.positions}
     # Fields are appended at once: rows that stay alive would trigger the garbage collector.
-    appends = [column.append for column in columns.values()]
-    positions = list(roles.positions.values())
+    targets = [(columns[role].append, position) for role, position in roles.positions.items()]
 
     def add_batch() -> None:
-        arrays = {role: pa.array(column, pa.large_string()) for role, column in columns.items()}
-        source.add_checked(connection, pa.table(arrays), roles, "line", lines, unreadable)
+        # Arrow does not accept bytes that are not UTF-8.
+        bad: dict[int, str] = {}
+        for column in columns.values():
+            if text_problem("\n".join(column)) is not None:
+                problems = ((row, text_problem(text)) for row, text in enumerate(column))
+                bad |= {row: problem for row, problem in problems if problem is not None}
+        unreadable.update({lines[row]: problem for row, problem in bad.items()})
+        good = [row for row in range(len(lines)) if row not in bad]
+        arrays = {
+            role: pa.array([column[row] for row in good] if bad else column, pa.large_string())
+            for role, column in columns.items()
+        }
+        numbers = [lines[row] for row in good] if bad else lines
+        source.add_checked(connection, pa.table(arrays), roles, "line", numbers, unreadable)
         lines.clear()
         unreadable.clear()
         for column in columns.values():
@@ -423,14 +429,9 @@ def read_rows(source: Source, rows: Iterator[Row], width: int, roles: ColumnRole
                     only = "only " if len(row) < width else ""
                     unreadable[line] = f"{only}{len(row)} of {width} columns"
                 else:
-                    fields = [row[position] for position in positions]
-                    problem = text_problem("".join(fields))
-                    if problem is None:
-                        lines.append(line)
-                        for append, field in zip(appends, fields, strict=True):
-                            append(field)
-                    else:
-                        unreadable[line] = problem
+                    lines.append(line)
+                    for append, position in targets:
+                        append(row[position])
                 if len(lines) + len(unreadable) == _BATCH:
                     add_batch()
         finally:  # if `rows` raises an error, a bad row before it is reported instead

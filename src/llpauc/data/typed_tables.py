@@ -154,18 +154,15 @@ def _check_type(name: str, role: str, kind: pa.DataType) -> IdKind | None:
         if not is_text(kind) and (typed is None or (typed == "date" and role == "rating")):
             raise InputError(f"{name}: the {role} has the type {kind}; give numbers")
         return None
-    if pa.types.is_floating(kind):
-        raise InputError(
-            f"{name}: the {role} ids are floating-point numbers ({kind}), perhaps because some are "
-            "missing; drop those rows and cast the column to integers or text"
-        )
     if pa.types.is_integer(kind):
         return "uint64" if kind == pa.uint64() else "int64"
-    if not (is_text(kind) or pa.types.is_null(kind)):
-        raise InputError(
-            f"{name}: the {role} ids have the type {kind}; cast them to integers or text"
-        )
-    return "string"
+    if is_text(kind) or pa.types.is_null(kind):
+        return "string"
+    floating = " (floating-point numbers, perhaps because some ids are missing: drop those rows)"
+    raise InputError(
+        f"{name}: the {role} ids have the type {kind}"
+        f"{floating if pa.types.is_floating(kind) else ''}; cast them to integers or text"
+    )
 
 
 def _one_line(error: Exception) -> str:
