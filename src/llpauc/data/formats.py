@@ -17,13 +17,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from llpauc.data.columns import SAMPLE_ROWS, detect_columns, printable, value_kind
+from llpauc.data.columns import SAMPLE_ROWS, printable, value_kind
 from llpauc.data.sources import Format, ReadOptions, Sink, Source, encode_ids
 from llpauc.data.text_tables import (
     MAX_LINE,
@@ -133,6 +134,11 @@ def _is_utf8(head: bytes) -> bool:
     return True
 
 
+def plain_name(path: str | PathLike[str]) -> str:
+    """The name of a file in lower case and without `.gz`."""
+    return Path(path).name.lower().removesuffix(".gz")
+
+
 def _detect_format(path: Path, source: Source) -> tuple[str, str]:
     """The format's name and how it was detected: by signature, option, file name or content."""
     requested = source.options.get("format")
@@ -148,7 +154,7 @@ def _detect_format(path: Path, source: Source) -> tuple[str, str]:
     if requested is not None:
         detected, how = requested, "requested"
     else:
-        file_name = path.name.lower().removesuffix(".gz")
+        file_name = plain_name(path)
         by_name = {e: name for name, format in FORMATS.items() for e in format.endings}
         known = by_name.get(file_name) or by_name.get(Path(file_name).suffix)
         if known is None:
@@ -177,14 +183,7 @@ def read_json_lines(source: Source) -> None:
             if isinstance(value, (str, int, float)):
                 sample.setdefault(key, []).append(str(value))
     names, values = list(sample), list(sample.values())
-    roles = detect_columns(
-        source.name,
-        names,
-        header=True,
-        requested=source.requested,
-        kind_of=lambda position: value_kind(values[position]),
-    )
-    source.start(roles)
+    roles = source.detect_columns(names, lambda position: value_kind(values[position]))
     keys = {role: names[position] for role, position in roles.positions.items()}
     integers = {"user": True, "item": True}
 

@@ -20,7 +20,7 @@ from pyarrow import csv
 from scipy import sparse
 
 from llpauc.data.columns import KNOWN_NAMES, Column, normalized_name, printable
-from llpauc.data.formats import FORMATS, read_file
+from llpauc.data.formats import FORMATS, plain_name, read_file
 from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.prepared import is_prepared, open_prepared
@@ -271,7 +271,7 @@ def find_parts(folder: Path) -> dict[str, Path]:
 def _only_file(folder: Path) -> Path:
     """The one file of events in a folder."""
     files = _data_files(folder)
-    main = [path for path in files if path.name.lower().removesuffix(".gz") in _MAIN_FILES]
+    main = [path for path in files if plain_name(path) in _MAIN_FILES]
     recbole = [path for path in files if _ending(path) == ".inter"]
     for candidates in (main, recbole, files):
         if len(candidates) == 1:
@@ -307,11 +307,11 @@ def _is_path(source: Any) -> bool:
 
 
 def _ending(path: str | PathLike[str]) -> str:
-    return Path(Path(path).name.lower().removesuffix(".gz")).suffix
+    return Path(plain_name(path)).suffix
 
 
 def _words(path: Path) -> set[str]:
-    return set(re.split(r"[^a-z0-9]+", path.name.lower().removesuffix(".gz")))
+    return set(re.split(r"[^a-z0-9]+", plain_name(path)))
 
 
 def _names(paths: Sequence[Path]) -> str:

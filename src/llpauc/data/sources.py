@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llpauc.data.columns import ROLES, Column, ColumnRoles, ValueKind
+from llpauc.data.columns import ROLES, Column, ColumnRoles, ValueKind, detect_columns
 from llpauc.data.ids import IdKind, IdMap, Indices
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
@@ -231,6 +231,20 @@ class Source:
         """Role -> requested column."""
         options: Mapping[str, Any] = self.options
         return {role: options.get(role) for role in ROLES}
+
+    def detect_columns(
+        self,
+        columns: Sequence[str],
+        kind_of: Callable[[int], ValueKind | None],
+        *,
+        header: bool = True,
+    ) -> ColumnRoles:
+        """Detect and announce the columns; the arguments are those of `columns.detect_columns`."""
+        roles = detect_columns(
+            self.name, columns, header=header, requested=self.requested, kind_of=kind_of
+        )
+        self.start(roles)
+        return roles
 
     def start(self, roles: ColumnRoles) -> None:
         """Announce the columns of the rows that follow."""

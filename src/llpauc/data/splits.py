@@ -391,8 +391,7 @@ def split_temporal(
 
     Args:
         data: events with timestamps; duplicates of a pair are dropped first, the earliest kept.
-        valid: fraction for validation, at least 0; with 0 the split has no such part.
-        test: fraction for test, likewise; valid + test < 1.
+        valid, test: fractions, as in `split_random_per_user`.
         per_user: cut the history of each user separately.
 
     >>> data = Interactions.of(list("abcde"), list("vwxyz"), timestamps=[5, 1, 4, 2, 3])

@@ -12,7 +12,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from llpauc.data.columns import (
     KNOWN_NAMES,
     SAMPLE_ROWS,
     ColumnRoles,
-    detect_columns,
     is_number,
     normalized_name,
     value_kind,
@@ -55,18 +54,16 @@ def read_text_table(source: Source) -> None:
             f"{name}: there is only one column with the delimiter {layout.delimiter!r}; give "
             "delimiter= (--delimiter), one of: , tab ; | :: space"
         )
-    roles = detect_columns(
-        name,
+    roles = source.detect_columns(
         names,
+        lambda place: value_kind([row[place] for row in layout.sample if place < len(row)]),
         header=layout.header,
-        requested=source.requested,
-        kind_of=lambda place: value_kind([r[place] for r in layout.sample if place < len(r)]),
     )
-    source.start(roles)
     source.sink.kinds["user"].add("string")
     source.sink.kinds["item"].add("string")
 
-    scanned = scan(source.path, layout.delimiter if layout.quotes else None)
+    quotes = _quotes_allowed(source) and _can_quote(layout.delimiter)
+    scanned = scan(source.path, layout.delimiter if quotes else None)
     reason = scanned.irregularity
     if reason is None:
         expected = scanned.lines - layout.header
@@ -79,7 +76,7 @@ def read_text_table(source: Source) -> None:
             return
         except QueryError as error:
             reason = str(error)
-    rows = _rows(source, replace(layout, quotes=scanned.quotes))
+    rows = _rows(source, layout.delimiter, scanned.quotes)
     if layout.header:
         next(rows, None)
     read_rows(source, rows, len(names), roles)
@@ -115,7 +112,6 @@ class Layout:
     """How a text table is written."""
 
     delimiter: str
-    quotes: bool  # whether a field can be quoted
     header: bool  # whether the first row holds names
     first_row: tuple[str, ...]
     sample: tuple[tuple[str, ...], ...]  # the first rows with data
@@ -129,20 +125,20 @@ class Layout:
 
 
 def layout_of(source: Source) -> Layout:
-    """The layout of a source, detected once.
-
-    While the format is unknown, quotes are taken into account; the format then decides.
-    """
+    """The layout of a source, detected once."""
     if source.layout is None:
         source.layout = _detect_layout(source)
     layout: Layout = source.layout
-    quotes = source.format is None or source.format.quotes
-    return replace(layout, quotes=quotes and _can_quote(layout.delimiter))
+    return layout
+
+
+def _quotes_allowed(source: Source) -> bool:
+    """Whether fields can be quoted: the format decides, once it is known."""
+    return source.format is None or source.format.quotes
 
 
 def _detect_layout(source: Source) -> Layout:
     format, options = source.format, source.options
-    quotes = format is None or format.quotes
     text = source.head.decode("utf-8-sig", errors="replace")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     lines = [line for line in text.split("\n")[: 5 * SAMPLE_ROWS] if line]
@@ -166,7 +162,7 @@ def _detect_layout(source: Source) -> Layout:
         delimiter = _detect_delimiter(lines, names, preferred)
         notes.append(f"delimiter {delimiter!r} (detected)")
 
-    rows = list(_split(lines, delimiter, quotes))[: SAMPLE_ROWS + 1]
+    rows = list(_split(lines, delimiter, _quotes_allowed(source)))[: SAMPLE_ROWS + 1]
     if not rows or (len(rows[0]) == 1 and "\n" in rows[0][0].rstrip("\n")):
         raise InputError(f"{source.name}: line 1: {TOO_LONG}")
     header = options.get("header")
@@ -176,7 +172,7 @@ def _detect_layout(source: Source) -> Layout:
         header = _has_header(rows, names)
         notes.append(f"{'a' if header else 'no'} header (detected)")
     sample = tuple(tuple(row) for row in rows[1 if header else 0 :])
-    return Layout(delimiter, quotes, header, tuple(rows[0]), sample, tuple(notes))
+    return Layout(delimiter, header, tuple(rows[0]), sample, tuple(notes))
 
 
 def _can_quote(delimiter: str) -> bool:
@@ -351,16 +347,16 @@ def text_problem(text: str) -> str | None:
     return None
 
 
-def _rows(source: Source, layout: Layout) -> Iterator[Row]:
+def _rows(source: Source, delimiter: str, quotes: bool) -> Iterator[Row]:
     lines = text_lines(source.path, source.name)
-    if layout.quotes:
+    if quotes:
         with wide_fields():
-            yield from _quoted_rows(source.name, lines, layout.delimiter)
+            yield from _quoted_rows(source.name, lines, delimiter)
         return
     for number, text in enumerate(lines, start=1):
         text = text.rstrip("\r\n")
         if text:
-            yield number, text.split(layout.delimiter)
+            yield number, text.split(delimiter)
 
 
 def _quoted_rows(name: str, texts: Iterator[str], delimiter: str) -> Iterator[Row]:
@@ -406,14 +402,14 @@ def read_rows(source: Source, rows: Iterator[Row], width: int, roles: ColumnRole
             if text_problem("\n".join(column)) is not None:
                 problems = ((row, text_problem(text)) for row, text in enumerate(column))
                 bad |= {row: problem for row, problem in problems if problem is not None}
-        unreadable.update({lines[row]: problem for row, problem in bad.items()})
-        good = [row for row in range(len(lines)) if row not in bad]
-        arrays = {
-            role: pa.array([column[row] for row in good] if bad else column, pa.large_string())
-            for role, column in columns.items()
-        }
-        numbers = [lines[row] for row in good] if bad else lines
-        source.add_checked(connection, pa.table(arrays), roles, "line", numbers, unreadable)
+        if bad:
+            unreadable.update({lines[row]: problem for row, problem in bad.items()})
+            good = [row for row in range(len(lines)) if row not in bad]
+            lines[:] = [lines[row] for row in good]
+            for column in columns.values():
+                column[:] = [column[row] for row in good]
+        arrays = {role: pa.array(column, pa.large_string()) for role, column in columns.items()}
+        source.add_checked(connection, pa.table(arrays), roles, "line", lines, unreadable)
         lines.clear()
         unreadable.clear()
         for column in columns.values():
@@ -434,5 +430,7 @@ def read_rows(source: Source, rows: Iterator[Row], width: int, roles: ColumnRole
                         append(row[position])
                 if len(lines) + len(unreadable) == _BATCH:
                     add_batch()
-        finally:  # if `rows` raises an error, a bad row before it is reported instead
-            add_batch()
+        except InputError:
+            add_batch()  # reports a bad row before the place where `rows` failed
+            raise
+        add_batch()

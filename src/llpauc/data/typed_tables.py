@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llpauc.data.columns import SAMPLE_ROWS, ValueKind, detect_columns, value_kind
+from llpauc.data.columns import SAMPLE_ROWS, ValueKind, value_kind
 from llpauc.data.ids import IdKind, IdMap, is_text
 from llpauc.data.interactions import Interactions
 from llpauc.data.sources import BATCH_ROWS, Source, connect
@@ -91,10 +91,7 @@ def _read_batches(
             return value_kind([text or "" for text in column.to_pylist()])
         return _typed_kind(column.type)
 
-    roles = detect_columns(
-        source.name, sample.column_names, header=True, requested=source.requested, kind_of=kind_of
-    )
-    source.start(roles)
+    roles = source.detect_columns(sample.column_names, kind_of)
     for role, position in roles.positions.items():
         kind = _check_type(source.name, role, _value_type(sample.schema.types[position]))
         if kind is not None:
