@@ -1,4 +1,4 @@
-"""Where the real data are, and small generated ones; imported by the tests that need them."""
+"""Real data, if available, and small generated data for the tests."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ SHARED = Path(os.environ.get("LLPAUC_DATA", ROOT.parent / "shared" / "data"))
 
 
 def real(name: str) -> Path:
-    """A folder of the shared data, or a skip that says what is missing."""
+    """A folder of the shared data; skips the test if it is missing."""
     path = SHARED / name
     if not path.exists():
-        pytest.skip(f"no {name} in the shared data folder; set LLPAUC_DATA to where it lies")
+        pytest.skip(f"no {name} in the shared data folder; set LLPAUC_DATA to its folder")
     return path
 
 
 @contextmanager
 def mounted(folder: Path, size: str = "1m") -> Iterator[Path]:
-    """A small separate disk, where mounting is allowed."""
+    """A small separate file system; skips the test if mounting is not allowed."""
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if os.geteuid() or not shutil.which("mount") or subprocess.run(words).returncode:
-        pytest.skip("no disk can be mounted here")
+        pytest.skip("mounting is not allowed")
     try:
         yield folder
     finally:
@@ -55,7 +55,10 @@ def random_split(seed: int, n_users: int = 60, n_items: int = 90, events: int = 
 
 
 def taste_split(seed: int = 1, n_users: int = 60, n_items: int = 40, cold: bool = False) -> Split:
-    """Two tastes, each half of the items; with `cold` a tenth of the users is not in train."""
+    """Two groups of users, each of which likes one half of the items.
+
+    With `cold`, a tenth of the users has no training event.
+    """
     rng = np.random.default_rng(seed)
     parts: dict[str, list[tuple[str, str]]] = {"train": [], "valid": [], "test": []}
     for user in range(n_users):
@@ -65,8 +68,8 @@ def taste_split(seed: int = 1, n_users: int = 60, n_items: int = 40, cold: bool 
             if part == "train" and cold and user % 10 == 9:
                 continue
             parts[part].append((f"u{user}", f"i{item}"))
-    made = [Interactions.of(*map(list, zip(*rows, strict=True))) for rows in parts.values()]
-    return Split.of(*made)
+    interactions = [Interactions.of(*map(list, zip(*rows, strict=True))) for rows in parts.values()]
+    return Split.of(*interactions)
 
 
 def score_table(scorer: Scorer, n_users: int) -> np.ndarray:

@@ -44,16 +44,19 @@ class Case:
 
 
 _LLPAUC = {"alpha": 0.7, "beta": 0.1}
-_ROWS = {**_LLPAUC, "solver": "per-user"}
-_SOFT = {"score": "cosine", "temperature": 0.25}
+_PER_USER = {**_LLPAUC, "solver": "per-user"}
+_COSINE = {"score": "cosine", "temperature": 0.25}
 CASES = {
     "llpauc": Case(loss_options=_LLPAUC),
     "llpauc, shards": Case(loss_options=_LLPAUC, shard=True),
-    "rows, shared": Case(
-        loss_options=_ROWS, model_options=_SOFT, training_options={"sampler": "shared"}
+    "per-user, shared": Case(
+        loss_options=_PER_USER, model_options=_COSINE, training_options={"sampler": "shared"}
     ),
-    "rows, shared, shards": Case(
-        loss_options=_ROWS, model_options=_SOFT, training_options={"sampler": "shared"}, shard=True
+    "per-user, shared, shards": Case(
+        loss_options=_PER_USER,
+        model_options=_COSINE,
+        training_options={"sampler": "shared"},
+        shard=True,
     ),
     "exact, all items": Case(
         loss_options={**_LLPAUC, "solver": "exact"}, training_options={"sampler": "all-items"}
@@ -91,8 +94,8 @@ def events() -> Split:
     split = split_random_per_user(
         Interactions.of(users.tolist(), items.tolist()), valid=0.1, test=0.1, seed=0
     )
-    some = np.arange(len(split.train) // BATCH * BATCH + 1)
-    return Split(split.train.take(some), split.valid, split.test)
+    rows = np.arange(len(split.train) // BATCH * BATCH + 1)
+    return Split(split.train.take(rows), split.valid, split.test)
 
 
 def train(
@@ -107,7 +110,7 @@ def train(
     else:
         model = MODELS[case.model].load().Network(split.train, options, 3)
     loss = make_loss(case.loss, **case.loss_options)
-    fitted = TrainingOptions(
+    training_options = TrainingOptions(
         epochs=epochs, batch_size=BATCH, negatives=20, lr=0.01, seed=1, shard=case.shard,
         **case.training_options,
     )  # fmt: skip
@@ -116,7 +119,7 @@ def train(
         if epoch.number == stop_after:
             raise StoppedError
 
-    history = fit(model, loss, split, fitted, on_epoch=on_epoch, checkpoint=checkpoint)
+    history = fit(model, loss, split, training_options, on_epoch=on_epoch, checkpoint=checkpoint)
     test = evaluate(model.scorer(), split, processes=processes, local_users=model.user_range)
     users, items = model.vectors()
     variables = np.array([p.item() for p in loss.parameters()])
@@ -132,7 +135,7 @@ def train(
 
 
 class StoppedError(Exception):
-    """Stands for a crash."""
+    """Simulates a crash."""
 
 
 def torchrun(
@@ -155,8 +158,8 @@ def torchrun_command(
 
 
 def torchrun_environment() -> dict[str, str]:
-    quiet = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return {**os.environ, **quiet, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    settings = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return {**os.environ, **settings, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
 
 
 def save(results: dict[str, dict[str, Any]], out: Path) -> None:
@@ -200,7 +203,7 @@ def plain_torch(out: Path) -> None:
         save(results, out)
 
 
-def half(out: Path) -> None:
+def stop_early(out: Path) -> None:
     """Stop some cases in their third epoch, with a checkpoint of the second."""
     processes, split = current_process_group(), events()
     for name in RESUMED:
@@ -211,8 +214,8 @@ def half(out: Path) -> None:
             processes.barrier()
 
 
-def rest(out: Path) -> None:
-    """Resume the cases that `half` stopped, with any number of processes."""
+def resume(out: Path) -> None:
+    """Resume the cases that `stop_early` stopped, with any number of processes."""
     processes, split = current_process_group(), events()
     results = {}
     for name in RESUMED:
@@ -222,7 +225,7 @@ def rest(out: Path) -> None:
         save(results, out / "resumed.npz")
 
 
-def unequal(out: Path) -> None:
+def unequal_events(out: Path) -> None:
     """Process 1 has one event less."""
     processes, split = current_process_group(), events()
     if not processes.is_first:
@@ -230,7 +233,7 @@ def unequal(out: Path) -> None:
     train(CASES["llpauc"], processes, split, 1)
 
 
-def sleeping(out: Path) -> None:
+def not_answering(out: Path) -> None:
     """Process 1 does not answer."""
     import time
 
@@ -255,8 +258,11 @@ def small_files(folder: Path, *words: str) -> None:
     sys.exit(main(["train", str(folder / "events.csv"), "--out", str(folder / "run"), *more]))
 
 
-RESUMED = ("llpauc", "llpauc, shards", "rows, shared, shards", "lightgcn, sl, in-batch")
-ACTIONS = {f.__name__: f for f in (all_cases, plain_torch, half, rest, unequal, sleeping)}
+RESUMED = ("llpauc", "llpauc, shards", "per-user, shared, shards", "lightgcn, sl, in-batch")
+ACTIONS = {
+    f.__name__: f
+    for f in (all_cases, plain_torch, stop_early, resume, unequal_events, not_answering)
+}
 COMMANDS = {
     f.__name__: f for f in (missing_file, small_files)
 }  # these call join_process_group themselves

@@ -25,7 +25,7 @@ RUNS = {
     "ease": {"regularization": 20.0},
 }
 K = 4
-HAS = [100, 103]
+HISTORY = [100, 103]
 
 
 def make(prefix: str) -> None:
@@ -41,10 +41,10 @@ def make(prefix: str) -> None:
         test = {model: {"all": {"users": 9, "ndcg@20": 0.25}}}
         recommender.save(folder / "run", data="events.csv", test=test)
         items, scores = recommender.recommend(users, k=K)
-        new_items, new_scores = recommender.fold_in(HAS, k=K)
+        new_items, new_scores = recommender.fold_in(HISTORY, k=K)
         expected = {
             "users": users, "items": items.tolist(), "scores": scores.tolist(),
-            "fold_in": {"has": HAS, "items": new_items.tolist(), "scores": new_scores.tolist()},
+            "fold_in": {"has": HISTORY, "items": new_items.tolist(), "scores": new_scores.tolist()},
         }  # fmt: skip
         text = json.dumps(expected, ensure_ascii=False).replace("], ", "],\n")
         (folder / "expected.json").write_text(text + "\n", encoding="utf-8")

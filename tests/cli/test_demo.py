@@ -1,4 +1,4 @@
-"""The demo data has the properties that a demo must show."""
+"""`demo_data` has the properties that the demo shows."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def pairs(part: Interactions | None) -> set[tuple[int, int]]:
 
 
 def recall_at_20(demo: DemoData, scores: npt.NDArray[np.float64]) -> float:
-    """Mean over the test users, train and valid hidden, by a plain loop."""
+    """Mean over the test users, by a plain loop; events of train and valid are excluded."""
     hidden = {"train": pairs(demo.split.train), "valid": pairs(demo.split.valid)}
-    wanted: dict[int, set[int]] = {}
+    targets: dict[int, set[int]] = {}
     for user, item in pairs(demo.split.test):
-        wanted.setdefault(user, set()).add(item)
+        targets.setdefault(user, set()).add(item)
     known: dict[int, list[int]] = {}
     for user, item in hidden["train"] | hidden["valid"]:
         known.setdefault(user, []).append(item)
-    found = []
-    for user, items in wanted.items():
+    recalls = []
+    for user, items in targets.items():
         row = scores[user].copy()
         row[known.get(user, [])] = -np.inf
         top = np.argsort(-row, kind="stable")[:20]
-        found.append(len(items & set(top.tolist())) / len(items))
-    return float(np.mean(found))
+        recalls.append(len(items & set(top.tolist())) / len(items))
+    return float(np.mean(recalls))
 
 
-def test_sizes_and_ids(demo: DemoData) -> None:
+def test_demo_data_sizes_and_ids(demo: DemoData) -> None:
     split = demo.split
     assert (split.n_users, split.n_items) == (2_000, 600)
     assert 35_000 < sum(len(part) for part in split.parts.values()) < 45_000
@@ -48,7 +48,7 @@ def test_sizes_and_ids(demo: DemoData) -> None:
     assert split.item_ids.ids([137])[0] == "i0137"
 
 
-def test_there_is_something_to_learn(demo: DemoData) -> None:
+def test_demo_data_oracle_beats_popularity(demo: DemoData) -> None:
     split = demo.split
     popularity = np.bincount(split.train.items, minlength=split.n_items).astype(float)
     popular = recall_at_20(demo, np.tile(popularity, (split.n_users, 1)))
@@ -57,8 +57,8 @@ def test_there_is_something_to_learn(demo: DemoData) -> None:
     assert oracle > 1.8 * popular
 
 
-def test_it_can_be_learned_from_train(demo: DemoData) -> None:
-    """EASE in closed form, lambda 300: most of the way from popularity to the oracle."""
+def test_demo_data_ease_beats_popularity(demo: DemoData) -> None:
+    """EASE in closed form, with lambda 300."""
     split = demo.split
     seen = np.zeros((split.n_users, split.n_items))
     seen[split.train.users, split.train.items] = 1.0
@@ -69,41 +69,42 @@ def test_it_can_be_learned_from_train(demo: DemoData) -> None:
     assert recall_at_20(demo, seen @ weights) > 1.4 * recall_at_20(demo, popularity)
 
 
-def test_long_tail(demo: DemoData) -> None:
+def test_demo_data_items_have_a_long_tail(demo: DemoData) -> None:
     counts = np.sort(np.bincount(demo.split.train.items, minlength=600))[::-1]
     assert counts[:60].sum() > 0.4 * counts.sum()
     assert counts[300:].sum() < 0.2 * counts.sum()
 
 
-def test_cold_users(demo: DemoData) -> None:
+def test_demo_data_has_cold_test_users(demo: DemoData) -> None:
     split = demo.split
     assert split.valid is not None
     assert split.test is not None
-    testers = set(split.test.users.tolist())
-    cold = testers - set(split.train.users.tolist())
-    assert 0.07 < len(cold) / len(testers) < 0.10
+    test_users = set(split.test.users.tolist())
+    cold = test_users - set(split.train.users.tolist())
+    assert 0.07 < len(cold) / len(test_users) < 0.10
     assert not cold & set(split.valid.users.tolist())
 
 
-def test_noise_is_marked_and_follows_appeal_not_taste(demo: DemoData) -> None:
+def test_demo_data_noisy_events_follow_appeal_and_not_taste(demo: DemoData) -> None:
     train, noisy = demo.split.train, demo.noisy
     assert len(noisy) == len(train)
     assert 0.10 < noisy.mean() < 0.15
     liked = demo.tastes[train.users, demo.genres[train.items]]
-    # ten genres: a click regardless of taste meets a taste of about 0.1, less for what is taken
+    # Ten genres: a click that ignores taste has a mean taste of about 0.1.
     assert liked[noisy].mean() < 0.15
     assert liked[~noisy].mean() > 0.35
     popular = demo.appeal >= np.sort(demo.appeal)[-60]
     assert popular[train.items[noisy]].mean() > 0.3
 
 
-def test_parts_are_disjoint_and_in_time(demo: DemoData) -> None:
+def test_demo_data_parts_are_disjoint_and_ordered_by_time(demo: DemoData) -> None:
     split = demo.split
     assert split.valid is not None
     assert split.test is not None
-    every = [pairs(part) for part in split.parts.values()]
-    assert sum(len(one) for one in every) == len(set().union(*every))
-    assert sum(len(one) for one in every) == sum(len(part) for part in split.parts.values())
+    part_pairs = [pairs(part) for part in split.parts.values()]
+    n_pairs = sum(len(distinct) for distinct in part_pairs)
+    assert n_pairs == len(set().union(*part_pairs))
+    assert n_pairs == sum(len(part) for part in split.parts.values())
     ends = np.full((3, split.n_users, 2), np.nan)
     for number, part in enumerate((split.train, split.valid, split.test)):
         assert part.timestamps is not None
@@ -118,7 +119,7 @@ def test_parts_are_disjoint_and_in_time(demo: DemoData) -> None:
     assert np.all(ends[1, warm, 1] <= ends[2, warm, 0])
 
 
-def test_titles_tell_the_genre(demo: DemoData) -> None:
+def test_demo_data_titles_contain_the_genre(demo: DemoData) -> None:
     titles = list(demo.titles.values())
     assert list(demo.titles) == list(demo.split.item_ids)
     assert len(set(titles)) == 600
@@ -131,7 +132,7 @@ def test_titles_tell_the_genre(demo: DemoData) -> None:
     assert set(demo.genres.tolist()) == set(range(len(GENRES)))
 
 
-def test_same_seed_same_data(demo: DemoData) -> None:
+def test_demo_data_same_seed_gives_the_same_data(demo: DemoData) -> None:
     again, other = demo_data(2024), demo_data(7)
     for name, part in demo.split.parts.items():
         np.testing.assert_array_equal(part.items, again.split.parts[name].items)
@@ -141,8 +142,8 @@ def test_same_seed_same_data(demo: DemoData) -> None:
     assert pairs(demo.split.train) != pairs(other.split.train)
 
 
-def test_made_at_once() -> None:
-    # 0.3 s alone; the processor's time, since other work may share the machine
+def test_demo_data_takes_less_than_1500_ms_of_cpu() -> None:
+    # CPU time, since the machine may be shared; 0.3 s on an idle machine.
     start = time.process_time()
     demo_data(1)
     assert time.process_time() - start < 1.5

@@ -1,4 +1,4 @@
-"""The command line as people and programs meet it: answers, exit codes, one-line errors."""
+"""The command line: output, exit codes and one-line errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def error(self) -> str:
-        """The error line, which is the last one and the only one."""
+        """The error line: the last line of stderr, and the only error."""
         lines = self.err.splitlines()
         assert sum("error:" in line for line in lines) == 1, self.err
         assert "error:" in lines[-1]
@@ -63,17 +63,17 @@ def run(capsys):
         capsys.readouterr()
         try:
             code = main([str(word) for word in words])
-        except SystemExit as left:
-            code = left.code
-        told = capsys.readouterr()
-        return Outcome(code, told.out, told.err)
+        except SystemExit as exit_error:
+            code = exit_error.code
+        output = capsys.readouterr()
+        return Outcome(code, output.out, output.err)
 
     return call
 
 
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path, monkeypatch):
-    """Every test in a folder of its own, so that what it leaves there can be seen."""
+def work_folder(tmp_path, monkeypatch):
+    """Every test runs in an empty folder, so that the files it writes can be listed."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -103,7 +103,7 @@ def files(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def events(files) -> Path:
-    """A small file with ids of every sort."""
+    """A small file with unusual ids."""
     users = ODD_USERS + [f"u{n}" for n in range(26)]
     return write_events(files / "events.csv", users, ODD_ITEMS + [f"i{n}" for n in range(21)])
 
@@ -117,7 +117,7 @@ def trained(files, events) -> Path:
 
 @pytest.fixture(scope="module")
 def cold_folder(files) -> Path:
-    """A pre-split folder: train and test users have nobody in common but one."""
+    """A pre-split folder: train and test have one user in common."""
     folder = files / "cold"
     folder.mkdir()
     (folder / "train.csv").write_text("user,item\na,x\na,y\nb,x\nb,z\nc,z\nc,y\n")
@@ -126,15 +126,15 @@ def cold_folder(files) -> Path:
 
 
 def commands(group: Group = COMMANDS, path: tuple[str, ...] = ()):
-    for name, found in group.commands.items():
-        if isinstance(found, Group):
-            yield from commands(found, (*path, name))
+    for name, command in group.commands.items():
+        if isinstance(command, Group):
+            yield from commands(command, (*path, name))
         else:
-            yield (*path, name), found
+            yield (*path, name), command
 
 
 def option_names(command) -> list[str]:
-    """Names of the parameters, with those of the dataclasses that stand for several."""
+    """Names of the parameters; those of a dataclass are its fields."""
     hints = get_type_hints(command)
     names = []
     for name, parameter in inspect.signature(command).parameters.items():
@@ -152,35 +152,35 @@ def option_names(command) -> list[str]:
 @pytest.mark.parametrize(
     ("path", "command"), list(commands()), ids=[" ".join(path) for path, _ in commands()]
 )
-def test_help_of_a_command_names_every_option_in_plain_words(run, path, command):
-    for ask in ("-h", "--help"):
-        told = run(*path, ask)
-        assert (told.code, told.err) == (0, "")
-    assert told.out.startswith(f"usage: llpauc {' '.join(path)}")
+def test_help_of_a_command_lists_every_option(run, path, command):
+    for flag in ("-h", "--help"):
+        result = run(*path, flag)
+        assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"usage: llpauc {' '.join(path)}")
     for name in [*option_names(command), "--config", "--print-config", "--json"]:
-        row = [line for line in told.out.splitlines() if line.startswith(f"  {name}")
+        row = [line for line in result.out.splitlines() if line.startswith(f"  {name}")
                or f", {name}" in line]  # fmt: skip
         assert row, f"{name} is not in the help"
-    for machinery in ("FieldInfo", "typing", "<class", "null", "Optional", "Annotated"):
-        assert machinery not in told.out
-    assert max(len(line) for line in told.out.splitlines()) <= 100
+    for internal_name in ("FieldInfo", "typing", "<class", "null", "Optional", "Annotated"):
+        assert internal_name not in result.out
+    assert max(len(line) for line in result.out.splitlines()) <= 100
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["data"], ["data", "--help"]])
 def test_help_of_a_group_lists_its_commands(run, words):
-    told = run(*words)
+    result = run(*words)
     group = COMMANDS.commands["data"] if "data" in words else COMMANDS
-    assert (told.code, told.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
     for name in group.commands:
-        assert f"\n  {name} " in told.out
+        assert f"\n  {name} " in result.out
 
 
 def test_help_shows_defaults_and_choices(run):
-    told = run("train", "--help").out
-    assert "--score {dot,cosine}" in told
-    assert "negatives [default: 0]" in " ".join(told.split())  # of the seed
-    assert "[default: run]" in told
-    assert "[default: False]" not in told
+    result = run("train", "--help").out
+    assert "--score {dot,cosine}" in result
+    assert "negatives [default: 0]" in " ".join(result.split())  # of the seed
+    assert "[default: run]" in result
+    assert "[default: False]" not in result
 
 
 def test_help_lists_the_names_in_the_registries(run):
@@ -193,16 +193,16 @@ def test_help_lists_the_names_in_the_registries(run):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
-def test_help_answers_in_half_a_second(words):
-    """Best of five. On a busy machine the clock runs on while others work; ours is what counts."""
+def test_help_takes_less_than_half_a_second(words):
+    """Best of five. On a busy machine the CPU time counts instead of the wall-clock time."""
     best = 1e9
     for _ in range(5):
-        begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        told = process(*words)
+        start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        result = process(*words)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        best = min(best, own, time.perf_counter() - begun)
-        assert told.stdout.startswith("usage: llpauc")
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        best = min(best, cpu, time.perf_counter() - start)
+        assert result.stdout.startswith("usage: llpauc")
         if best < 0.5:
             return
     pytest.fail(f"{best:.2f} s at best")
@@ -210,28 +210,28 @@ def test_help_answers_in_half_a_second(words):
 
 def test_help_imports_nothing_heavy():
     heavy = {"torch", "numpy", "scipy", "numba", "pyarrow", "duckdb", "matplotlib", "safetensors"}
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c",
          "import sys; from llpauc.cli import main\n"
          "try: main(['train', '--help'])\n"
          "except SystemExit: print(sorted(sys.modules), file=sys.stderr)"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert not heavy & {name.strip("[]',\n") for name in told.stderr.split()}
-    assert "rich" in told.stderr  # so that the list is one
+    assert not heavy & {name.strip("[]',\n") for name in result.stderr.split()}
+    assert "rich" in result.stderr  # the list of modules was printed
 
 
-def test_version_and_module():
-    asked = [[LLPAUC, "--version"], [sys.executable, "-m", "llpauc", "--version"]]
-    said = [subprocess.run(words, capture_output=True, text=True, check=True) for words in asked]
-    assert said[0].stdout == said[1].stdout
-    assert said[0].stdout.startswith("llpauc 0.")
+def test_version_of_command_and_module_are_equal():
+    calls = [[LLPAUC, "--version"], [sys.executable, "-m", "llpauc", "--version"]]
+    results = [subprocess.run(words, capture_output=True, text=True, check=True) for words in calls]
+    assert results[0].stdout == results[1].stdout
+    assert results[0].stdout.startswith("llpauc 0.")
 
 
-def test_module_has_the_command_s_exit_codes():
-    told = subprocess.run([sys.executable, "-m", "llpauc", "no"], capture_output=True, text=True)
-    assert told.returncode == 2
-    assert "unknown command 'no'; choose one of: data, auto, evaluate" in told.stderr
+def test_python_m_llpauc_has_the_exit_codes_of_the_command():
+    result = subprocess.run([sys.executable, "-m", "llpauc", "no"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "unknown command 'no'; choose one of: data, auto, evaluate" in result.stderr
 
 
 # --- bad files ------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ BAD_FILES = {
 }  # fmt: skip
 
 
-# To look at, one user or one item is enough.
+# `data inspect` accepts a file with one user or one item.
 ENOUGH_FOR_INSPECT = ("one_user.csv", "one_item.csv")
 READERS = ("data inspect", "evaluate", "train", "data split", "data noise")
 
@@ -279,43 +279,43 @@ READERS = ("data inspect", "evaluate", "train", "data split", "data noise")
     [(name, command) for name in BAD_FILES for command in READERS
      if command != "data inspect" or name not in ENOUGH_FOR_INSPECT],
 )  # fmt: skip
-def test_a_bad_file_is_told_in_one_line_and_nothing_is_written(run, own_folder, name, command):
-    content, said = BAD_FILES[name]
+def test_commands_report_a_bad_file_in_one_line_and_write_nothing(run, work_folder, name, command):
+    content, messages = BAD_FILES[name]
     if content is not None:
-        (own_folder / name).write_bytes(content)
-    before = sorted(own_folder.rglob("*"))
+        (work_folder / name).write_bytes(content)
+    before = sorted(work_folder.rglob("*"))
     rest = {"data split": ["out"], "data noise": ["out", "3"]}.get(command, [])
-    told = run(*command.split(), name, *rest)
-    assert (told.code, told.out) == (2, "")
-    assert name in told.error
-    for part in said:
-        assert part in told.error
-    assert sorted(own_folder.rglob("*")) == before
+    result = run(*command.split(), name, *rest)
+    assert (result.code, result.out) == (2, "")
+    assert name in result.error
+    for part in messages:
+        assert part in result.error
+    assert sorted(work_folder.rglob("*")) == before
 
 
-def test_inspect_calls_one_user_and_one_item_odd(run, own_folder):
+def test_data_inspect_lists_a_single_user_or_item_as_a_problem(run, work_folder):
     for name in ENOUGH_FOR_INSPECT:
-        (own_folder / name).write_bytes(BAD_FILES[name][0])
-        told = run("data", "inspect", name)
-        assert told.code == 0
-        assert f"only one {name[4:8]}" in told.out
+        (work_folder / name).write_bytes(BAD_FILES[name][0])
+        result = run("data", "inspect", name)
+        assert result.code == 0
+        assert f"only one {name[4:8]}" in result.out
 
 
-def test_bad_rows_can_be_left_out_and_are_counted(run, own_folder):
-    (own_folder / "rating.csv").write_bytes(late_text_rating())
-    told = run("data", "inspect", "rating.csv", "--bad-rows", "skip", "--json")
-    assert told.code == 0
-    assert json.loads(told.out)["whole"]["interactions"] == 6000
-    assert "1 of 6001 rows" in told.err.replace(",", "")
+def test_data_inspect_bad_rows_skip_counts_the_skipped_rows(run, work_folder):
+    (work_folder / "rating.csv").write_bytes(late_text_rating())
+    result = run("data", "inspect", "rating.csv", "--bad-rows", "skip", "--json")
+    assert result.code == 0
+    assert json.loads(result.out)["whole"]["interactions"] == 6000
+    assert "1 of 6001 rows" in result.err.replace(",", "")
 
 
-def test_delimiter_and_header_can_be_told(run, own_folder):
-    (own_folder / "odd.txt").write_text("who~what\nann~x\nbob~y\nbob~x\n")
+def test_data_inspect_delimiter_and_header_options(run, work_folder):
+    (work_folder / "odd.txt").write_text("who~what\nann~x\nbob~y\nbob~x\n")
     columns = ["--user", "0", "--item", "1"]
     for header, count in (("yes", 3), ("no", 4)):
-        told = run("data", "inspect", "odd.txt", "--format", "csv", "--delimiter", "~",
+        result = run("data", "inspect", "odd.txt", "--format", "csv", "--delimiter", "~",
                    "--header", header, *columns, "--json")  # fmt: skip
-        assert json.loads(told.out)["whole"]["interactions"] == count
+        assert json.loads(result.out)["whole"]["interactions"] == count
 
 
 # --- bad options ----------------------------------------------------------------------------------
@@ -406,23 +406,23 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), BAD_OPTIONS, ids=[" ".join(words) for words, _ in BAD_OPTIONS]
+    ("words", "messages"), BAD_OPTIONS, ids=[" ".join(words) for words, _ in BAD_OPTIONS]
 )
-def test_a_bad_option_is_told_in_one_line(
-    run, own_folder, events, trained, cold_folder, words, said
+def test_main_reports_a_bad_option_in_one_line(
+    run, work_folder, events, trained, cold_folder, words, messages
 ):
     places = {"EVENTS": events, "RUN": trained, "COLD": cold_folder}
-    told = run(*[places.get(word, word) for word in words])
-    assert (told.code, told.out) == (2, "")
-    for part in said:
-        assert part in told.error
-    for machinery in ("FieldInfo", "typing.", "<class", "pydantic", "Subtypes"):
-        assert machinery not in told.error
-    assert list(own_folder.iterdir()) == []
+    result = run(*[places.get(word, word) for word in words])
+    assert (result.code, result.out) == (2, "")
+    for part in messages:
+        assert part in result.error
+    for internal_name in ("FieldInfo", "typing.", "<class", "pydantic", "Subtypes"):
+        assert internal_name not in result.error
+    assert list(work_folder.iterdir()) == []
 
 
-def test_names_are_checked_before_a_large_file_is_read(run):
-    """Nobody waits for twenty million rows to learn of a typo; here the file is not even there."""
+def test_commands_check_names_before_reading_the_file(run):
+    """A typo is reported before a large file is read; here the file does not exist."""
     for words in (["evaluate", "no.csv", "--models", "mlp"], ["train", "no.csv", "--metrics", "x"],
                   ["evaluate", "no.csv", "--metrics", "x"], ["train", "no.csv", "--loss", "x"],
                   ["evaluate", "no.csv", "--plot", "x.xyz"]):  # fmt: skip
@@ -443,21 +443,21 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("words", CONFIGS, ids=lambda words: words[0] + " " + words[1])
-def test_print_config_comes_back_through_config(run, own_folder, events, words):
+def test_print_config_output_is_accepted_by_config(run, work_folder, events, words):
     words = [str(events) if word == "EVENTS" else word for word in words]
-    told = run(*words, "--print-config")
-    assert (told.code, told.err) == (0, "")
-    values = tomllib.loads(told.out)
+    result = run(*words, "--print-config")
+    assert (result.code, result.err) == (0, "")
+    values = tomllib.loads(result.out)
     assert values["json"] is ("--json" in words)
-    (own_folder / "all.toml").write_text(told.out, encoding="utf-8")
+    (work_folder / "all.toml").write_text(result.out, encoding="utf-8")
     command = words[: 2 if words[0] == "data" else 1]
     again = run(*command, "--config", "all.toml", "--print-config")
-    assert again == told
+    assert again == result
 
 
-def test_the_command_line_wins_over_the_config_wherever_it_is_named(run, own_folder, events):
-    (own_folder / "a.toml").write_text("alpha = 0.5\nseed = 3\nbatch_size = 64\n")
-    (own_folder / "b.toml").write_text("seed = 4\n")
+def test_config_is_overridden_by_the_command_line_in_any_order(run, work_folder, events):
+    (work_folder / "a.toml").write_text("alpha = 0.5\nseed = 3\nbatch_size = 64\n")
+    (work_folder / "b.toml").write_text("seed = 4\n")
     shown = ["--dry-run", "--json"]
     plain = {"alpha": 0.5, "seed": 3, "batch_size": 64}
     for words, changed in [
@@ -467,12 +467,12 @@ def test_the_command_line_wins_over_the_config_wherever_it_is_named(run, own_fol
         (["--seed=0", "--config", "a.toml"], {"seed": 0}),
         (["--config", "a.toml", "--config", "b.toml"], {"seed": 4}),
     ]:
-        told = json.loads(run("train", events, *words, *shown).out)
-        assert {name: told[name] for name in plain} == {**plain, **changed}
+        result = json.loads(run("train", events, *words, *shown).out)
+        assert {name: result[name] for name in plain} == {**plain, **changed}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "messages"),
     [
         (b"alhpa = 0.5\n", ["c.toml: unknown key 'alhpa'", "alpha, beta"]),
         (b"[train]\nalpha = 0.5\n", ["unknown key 'train'"]),
@@ -484,19 +484,19 @@ def test_the_command_line_wins_over_the_config_wherever_it_is_named(run, own_fol
         (None, ["c.toml: cannot be read: No such file"]),
     ],
 )
-def test_a_bad_config_is_told_in_one_line(run, own_folder, events, content, said):
+def test_config_errors_are_one_line(run, work_folder, events, content, messages):
     if content is not None:
-        (own_folder / "c.toml").write_bytes(content)
-    told = run("train", events, "--config", "c.toml")
-    assert (told.code, told.out) == (2, "")
-    for part in said:
-        assert part in told.error
+        (work_folder / "c.toml").write_bytes(content)
+    result = run("train", events, "--config", "c.toml")
+    assert (result.code, result.out) == (2, "")
+    for part in messages:
+        assert part in result.error
 
 
-# --- answers --------------------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------
 
 
-def answers(events, trained, folder):
+def command_words(events, trained, folder):
     return {
         "inspect": ["data", "inspect", events, "--plot", folder / "tail.png"],
         "split": ["data", "split", events, folder / "split"],
@@ -506,114 +506,114 @@ def answers(events, trained, folder):
         "dry run": ["train", events, "--dry-run"],
         "baseline": ["train", events, "--model", "ease", "--out", folder / "ease"],
         "recommend": ["recommend", trained, "-k", "3"],
-        "some": ["recommend", trained, "--users", "007,ghost"],
+        "users": ["recommend", trained, "--users", "007,ghost"],
         "file": ["recommend", trained, "--out", folder / "lists.csv"],
-        "somebody": ["recommend", trained, "--items", "001,🍕"],
+        "new user": ["recommend", trained, "--items", "001,🍕"],
     }
 
 
-@pytest.mark.parametrize("name", answers("", "", Path()))
-def test_json_is_all_of_stdout_and_notes_are_on_stderr(run, own_folder, events, trained, name):
-    told = run(*answers(events, trained, own_folder)[name], "--json")
-    assert told.code == 0
-    json.loads(told.out, parse_constant=pytest.fail)  # neither NaN nor Infinity
-    assert "\x1b" not in told.out + told.err
-    assert "━" not in told.out + told.err  # neither table nor bar
-    people = run(*answers(events, trained, own_folder)[name])
-    assert people.code == 0
+@pytest.mark.parametrize("name", command_words("", "", Path()))
+def test_json_is_the_only_output_on_stdout(run, work_folder, events, trained, name):
+    result = run(*command_words(events, trained, work_folder)[name], "--json")
+    assert result.code == 0
+    json.loads(result.out, parse_constant=pytest.fail)  # neither NaN nor Infinity
+    assert "\x1b" not in result.out + result.err
+    assert "━" not in result.out + result.err  # neither a table nor a progress bar
+    text_result = run(*command_words(events, trained, work_folder)[name])
+    assert text_result.code == 0
     with pytest.raises(json.JSONDecodeError):
-        json.loads(people.out)
+        json.loads(text_result.out)
 
 
-def test_json_of_the_demo(run):
-    told = run("demo", "--json")
-    assert told.code == 0
-    results = json.loads(told.out)
+def test_demo_json(run):
+    result = run("demo", "--json")
+    assert result.code == 0
+    results = json.loads(result.out)
     assert {"all", "warm", "cold"} == set(results["popularity"])
     assert results["MF + LLPAUC"]["all"]["recall@20"] > results["popularity"]["all"]["recall@20"]
     assert Path("demo/models.png").read_bytes().startswith(b"\x89PNG")
-    assert "llpauc recommend demo/run" not in told.out
+    assert "llpauc recommend demo/run" not in result.out
     page = run("report", "demo/run", "--items", "demo/titles.csv", "--users", "3", "--json")
     assert page.code == 0
     shown = Path("report.html").read_text(encoding="utf-8")
     assert sum(title in shown for title in demo_data().titles.values()) >= 20
 
 
-def test_inspect_tells_figures_to_people_and_programs(run, events):
-    figures = json.loads(run("data", "inspect", events, "--json").out)
-    assert figures["whole"]["users"] == 40
-    assert figures["whole"]["interactions"] == 480
-    assert figures["odd"] == []
-    people = run("data", "inspect", events)
-    rows = [[cell.strip() for cell in line.split("│")] for line in people.out.splitlines()]
+def test_data_inspect_json_and_table_have_the_same_values(run, events):
+    values = json.loads(run("data", "inspect", events, "--json").out)
+    assert values["whole"]["users"] == 40
+    assert values["whole"]["interactions"] == 480
+    assert values["odd"] == []
+    text_result = run("data", "inspect", events)
+    rows = [[cell.strip() for cell in line.split("│")] for line in text_result.out.splitlines()]
     assert ["", "interactions", "480", ""] in rows
     assert ["", "events per user, median", "12", ""] in rows
-    assert "Nothing unusual found." in people.out
-    assert "rating = column 'rating' (detected)" in people.err
+    assert "Nothing unusual found." in text_result.out
+    assert "rating = column 'rating' (detected)" in text_result.err
 
 
-def test_evaluate_agrees_with_itself_and_writes_what_was_asked(run, own_folder, events):
-    told = run("evaluate", events, "--per-user", "p/users.parquet", "--lists", "p/lists.tsv",
+def test_evaluate_writes_per_user_values_and_lists_that_match_its_means(run, work_folder, events):
+    result = run("evaluate", events, "--per-user", "p/users.parquet", "--lists", "p/lists.tsv",
                "--metrics", "recall@5, llpauc(0.7,0.1)", "--json")  # fmt: skip
-    results = json.loads(told.out)["results"]
+    results = json.loads(result.out)["results"]
     assert set(results) == set(untrained_models())
     rows = pyarrow.parquet.read_table("p/users.parquet").to_pandas()
     for model, of_model in rows.groupby("model"):
         for metric in ("recall@5", "llpauc(0.7,0.1)"):
             mean = of_model[metric].mean()
             assert results[model]["all"][metric] == pytest.approx(mean, abs=1e-12)
-    people = run("evaluate", events, "--metrics", "recall@5").out
-    assert f"{results['popularity']['all']['recall@5']:.4f}" in people
+    text_result = run("evaluate", events, "--metrics", "recall@5").out
+    assert f"{results['popularity']['all']['recall@5']:.4f}" in text_result
     head, *lists = Path("p/lists.tsv").read_text(encoding="utf-8").splitlines()
     assert head == "model\tuser\titem\trank\tscore"
     assert len(lists) == 4 * 40 * 5
 
 
-def test_k_larger_than_the_catalogue_is_a_result(run, events, trained):
-    told = run("evaluate", events, "--metrics", "recall@5000,ndcg@5000", "--json")
-    for result in json.loads(told.out)["results"].values():
-        assert result["all"]["recall@5000"] == 1
-    told = run("recommend", trained, "--users", "007", "-k", "1000000000000", "--json")
-    (only,) = json.loads(told.out)
+def test_evaluate_and_recommend_accept_k_above_the_number_of_items(run, events, trained):
+    result = run("evaluate", events, "--metrics", "recall@5000,ndcg@5000", "--json")
+    for metrics in json.loads(result.out)["results"].values():
+        assert metrics["all"]["recall@5000"] == 1
+    result = run("recommend", trained, "--users", "007", "-k", "1000000000000", "--json")
+    (only,) = json.loads(result.out)
     assert len(only["items"]) == 30 - 12
 
 
-def test_test_users_absent_from_train_are_a_result(run, cold_folder):
-    told = run("evaluate", cold_folder, "--models", "popularity", "--json")
-    groups = json.loads(told.out)["results"]["popularity"]
-    assert {group: figures["users"] for group, figures in groups.items()} == {
+def test_evaluate_inspect_and_train_report_cold_test_users(run, cold_folder):
+    result = run("evaluate", cold_folder, "--models", "popularity", "--json")
+    groups = json.loads(result.out)["results"]["popularity"]
+    assert {group: values["users"] for group, values in groups.items()} == {
         "all": 3, "warm": 1, "cold": 2,
     }  # fmt: skip
-    looked = json.loads(run("data", "inspect", cold_folder, "--json").out)
-    assert looked["parts"]["test"]["cold users"] == pytest.approx(2 / 3)
-    assert any("2 of 3 users (67%) have no training event" in odd for odd in looked["odd"])
+    inspected = json.loads(run("data", "inspect", cold_folder, "--json").out)
+    assert inspected["parts"]["test"]["cold users"] == pytest.approx(2 / 3)
+    assert any("2 of 3 users (67%) have no training event" in odd for odd in inspected["odd"])
     trained = run("train", cold_folder, "--epochs", "2", "--json")
     assert json.loads(trained.out)["test"]["mf"]["cold"]["users"] == 2
 
 
-def test_a_model_too_large_for_the_data_does_not_cost_the_others(run, events, monkeypatch):
+def test_evaluate_skips_a_model_that_is_too_large_and_runs_the_others(run, events, monkeypatch):
     monkeypatch.setattr(sys.modules["llpauc.models.ease"], "_MAX_BYTES", 1)
-    told = run("evaluate", events, "--json")
-    assert told.code == 0
-    assert set(json.loads(told.out)["results"]) == {"popularity", "recent_popularity", "itemknn"}
-    assert "without ease: EASE inverts" in told.err
-    asked = run("evaluate", events, "--models", "ease")
-    assert asked.code == 2
-    assert "EASE inverts an items x items matrix: 30 items" in asked.error
+    result = run("evaluate", events, "--json")
+    assert result.code == 0
+    assert set(json.loads(result.out)["results"]) == {"popularity", "recent_popularity", "itemknn"}
+    assert "without ease: EASE inverts" in result.err
+    explicit = run("evaluate", events, "--models", "ease")
+    assert explicit.code == 2
+    assert "EASE inverts an items x items matrix: 30 items" in explicit.error
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "parquet", "inter"])
-def test_what_split_and_noise_write_evaluate_reads(run, own_folder, events, kind):
+def test_evaluate_reads_the_output_of_data_split_and_data_noise(run, work_folder, events, kind):
     counts = json.loads(run("data", "split", events, "s", "--write", kind, "--json").out)["parts"]
     assert sum(part["interactions"] for part in counts.values()) == 480
-    looked = json.loads(run("data", "inspect", "s", "--json").out)["parts"]
+    inspected = json.loads(run("data", "inspect", "s", "--json").out)["parts"]
     for name, part in counts.items():
-        assert {key: looked[name][key] for key in part} == part
+        assert {key: inspected[name][key] for key in part} == part
     assert run("data", "noise", events, "n", "3", "--write", kind).code == 0
     for folder in ("s", "n/clean", "n/noise"):
-        told = run("evaluate", folder, "--models", "popularity", "--json")
-        assert told.code == 0
-        assert json.loads(told.out)["results"]["popularity"]["all"]["users"] > 10
+        result = run("evaluate", folder, "--models", "popularity", "--json")
+        assert result.code == 0
+        assert json.loads(result.out)["results"]["popularity"]["all"]["users"] > 10
     clean, noise = (json.loads(run("data", "inspect", f"n/{name}", "--json").out)["parts"]
                     for name in ("clean", "noise"))  # fmt: skip
     assert clean["test"] == {**noise["test"], **{k: clean["test"][k] for k in clean["test"]
@@ -622,7 +622,7 @@ def test_what_split_and_noise_write_evaluate_reads(run, own_folder, events, kind
     assert clean["train"]["rating, least"] >= 3 > noise["train"]["rating, least"]
 
 
-def test_split_ids_survive_every_character(run, events):
+def test_data_split_preserves_ids_with_any_character(run, events):
     run("data", "split", events, "s", "--test", "0", "--valid", "0")
     with Path("s/train.tsv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
@@ -641,15 +641,15 @@ def history(events: Path) -> dict[str, set[str]]:
     return seen
 
 
-def test_from_file_to_lists_with_the_outside_ids(run, events, trained):
+def test_recommend_lists_have_the_ids_of_the_file(run, events, trained):
     seen = history(events)
     catalogue = set().union(*seen.values())
-    told = run("recommend", trained, "-k", "18", "--json")
-    lists = json.loads(told.out)
+    result = run("recommend", trained, "-k", "18", "--json")
+    lists = json.loads(result.out)
     assert [entry["user"] for entry in lists] == list(seen)
     for entry in lists:
-        got = [item["item"] for item in entry["items"]]
-        assert set(got) == catalogue - seen[entry["user"]]
+        item_ids = [item["item"] for item in entry["items"]]
+        assert set(item_ids) == catalogue - seen[entry["user"]]
         scores = [item["score"] for item in entry["items"]]
         assert scores == sorted(scores, reverse=True)
     ids, scores = Recommender.load(trained).recommend(["🎈"], k=18)
@@ -661,11 +661,11 @@ def test_from_file_to_lists_with_the_outside_ids(run, events, trained):
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "parquet"])
-def test_lists_in_a_file_are_the_lists_on_the_screen(run, trained, kind):
+def test_recommend_out_file_equals_json_output(run, trained, kind):
     path = Path("new/folder") / f"lists.{kind}"
-    told = run("recommend", trained, "-k", "5", "--out", path)
-    assert told.out == ""
-    assert f"wrote 200 recommendations for 40 users to {path}" in told.err
+    result = run("recommend", trained, "-k", "5", "--out", path)
+    assert result.out == ""
+    assert f"wrote 200 recommendations for 40 users to {path}" in result.err
     if kind == "parquet":
         rows = pyarrow.parquet.read_table(path).to_pylist()
     else:
@@ -678,33 +678,35 @@ def test_lists_in_a_file_are_the_lists_on_the_screen(run, trained, kind):
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_users_of_a_file_unknown_users_and_somebody_new(run, own_folder, events, trained):
+def test_recommend_users_from_a_file_unknown_users_and_a_new_user(
+    run, work_folder, events, trained
+):
     Path("users.txt").write_bytes("ann,bob\r\n\n sp \n🎈\n".encode())
-    told = run("recommend", trained, "--users", "@users.txt", "-k", "2", "--json")
-    assert [entry["user"] for entry in json.loads(told.out)] == ["ann,bob", " sp ", "🎈"]
-    assert "unknown" not in told.err
-    told = run("recommend", trained, "--users", "ghost,7", "-k", "2", "--json")
-    ghost, seven = json.loads(told.out)
-    assert "unknown users: 1" in told.err
+    result = run("recommend", trained, "--users", "@users.txt", "-k", "2", "--json")
+    assert [entry["user"] for entry in json.loads(result.out)] == ["ann,bob", " sp ", "🎈"]
+    assert "unknown" not in result.err
+    result = run("recommend", trained, "--users", "ghost,7", "-k", "2", "--json")
+    ghost, seven = json.loads(result.out)
+    assert "unknown users: 1" in result.err
     assert ghost["items"] != seven["items"]
     assert len(ghost["items"]) == 2
-    told = run("recommend", trained, "--items", "001,🍕", "-k", "30", "--json")
-    (new,) = json.loads(told.out)
+    result = run("recommend", trained, "--items", "001,🍕", "-k", "30", "--json")
+    (new,) = json.loads(result.out)
     assert {item["item"] for item in new["items"]} == set().union(*history(events).values()) - {
         "001", "🍕",
     }  # fmt: skip
 
 
-def test_screen_shows_what_fits_and_says_so(run, trained):
-    told = run("recommend", trained, "-k", "20")
-    assert told.out.count("│ 007") == 18  # thirty films, twelve of them seen
-    assert "the first 5 of 40 users; --out FILE or --json gives all" in told.err
-    asked = run("recommend", trained, "--users", ",".join(f"u{n}" for n in range(26)))
-    assert asked.out.count("\n│ u") == 26 * 18  # who asks for somebody gets everybody
-    assert "first" not in asked.err
+def test_recommend_table_shows_five_users_unless_users_are_named(run, trained):
+    result = run("recommend", trained, "-k", "20")
+    assert result.out.count("│ 007") == 18  # thirty films, twelve of them seen
+    assert "the first 5 of 40 users; --out FILE or --json gives all" in result.err
+    explicit = run("recommend", trained, "--users", ",".join(f"u{n}" for n in range(26)))
+    assert explicit.out.count("\n│ u") == 26 * 18  # all users that were named
+    assert "first" not in explicit.err
 
 
-def test_numbers_stay_numbers_from_parquet_to_parquet(run, own_folder):
+def test_recommend_parquet_preserves_integer_ids(run, work_folder):
     table = pyarrow.table({"user": [2**60 + n % 9 for n in range(80)], "item": [n % 7 - 3 for n in
                            range(80)]})  # fmt: skip
     pyarrow.parquet.write_table(table, "events.parquet")
@@ -713,11 +715,11 @@ def test_numbers_stay_numbers_from_parquet_to_parquet(run, own_folder):
     lists = pyarrow.parquet.read_table("lists.parquet")
     assert (lists["user"].type, lists["item"].type) == (pyarrow.int64(), pyarrow.int64())
     assert set(lists["user"].to_pylist()) == set(table["user"].to_pylist())
-    told = run("recommend", "run", "--users", str(2**60), "--seen", "--json")
-    assert {item["item"] for item in json.loads(told.out)[0]["items"]} == set(range(-3, 4))
+    result = run("recommend", "run", "--users", str(2**60), "--seen", "--json")
+    assert {item["item"] for item in json.loads(result.out)[0]["items"]} == set(range(-3, 4))
 
 
-def test_same_seed_same_run_and_a_run_is_replaced_by_a_run(run, events):
+def test_train_same_seed_gives_the_same_run_and_replaces_the_old_run(run, events):
     words = ["train", events, "--epochs", "2", "--out", "run", "--json"]
     files = []
     for seed in (1, 1, 2):
@@ -729,24 +731,24 @@ def test_same_seed_same_run_and_a_run_is_replaced_by_a_run(run, events):
     assert [json.loads(line)["number"] for line in lines] == [1, 2]
 
 
-def test_dry_run_tells_and_writes_nothing(run, own_folder, events):
-    told = run("train", events, "--dry-run", "--epochs", "3")
-    assert (told.code, told.out) == (0, "")
-    assert "480 events of 40 users and 30 items" in told.err
-    assert "nothing trained, nothing written" in told.err
-    assert list(own_folder.iterdir()) == []
+def test_train_dry_run_writes_nothing(run, work_folder, events):
+    result = run("train", events, "--dry-run", "--epochs", "3")
+    assert (result.code, result.out) == (0, "")
+    assert "480 events of 40 users and 30 items" in result.err
+    assert "nothing trained, nothing written" in result.err
+    assert list(work_folder.iterdir()) == []
 
 
-def test_test_part_is_measured_once_and_saved_with_the_run(run, events):
+def test_train_saves_test_metrics_with_the_run(run, events):
     run("data", "split", events, "split")
-    told = run("train", "split", "--epochs", "2", "--metrics", "recall@5,auc", "--json")
-    measured = json.loads(told.out)["test"]
+    result = run("train", "split", "--epochs", "2", "--metrics", "recall@5,auc", "--json")
+    measured = json.loads(result.out)["test"]
     assert list(measured) == ["popularity", "mf"]
     assert set(measured["mf"]["all"]) == {"users", "recall@5", "auc"}
     assert json.loads(Path("run/meta.json").read_text())["test"] == measured
 
 
-# --- trouble --------------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
 def outputs(events, trained, place):
@@ -764,69 +766,71 @@ def outputs(events, trained, place):
 
 
 @pytest.mark.parametrize("which", range(10))
-def test_no_place_to_write_is_told_before_the_work(
-    run, own_folder, events, trained, monkeypatch, which
+def test_commands_check_the_output_path_before_the_work(
+    run, work_folder, events, trained, monkeypatch, which
 ):
     Path("file").write_text("mine")
-    told = run(*outputs(events, trained, "file/in/it")[which])
-    assert (told.code, told.out) == (2, "")
-    assert "cannot write file/in/it" in told.error
-    assert "file is no folder" in told.error
-    assert "read as csv" not in told.err
+    result = run(*outputs(events, trained, "file/in/it")[which])
+    assert (result.code, result.out) == (2, "")
+    assert "cannot write file/in/it" in result.error
+    assert "file is no folder" in result.error
+    assert "read as csv" not in result.err
     assert Path("file").read_text() == "mine"
 
-    locked = own_folder / "locked"
+    locked = work_folder / "locked"
     locked.mkdir()
     locked.chmod(0o555)
-    if os.geteuid() == 0:  # whom nothing is locked for
+    if os.geteuid() == 0:  # root may write to any folder
         real = os.access
         monkeypatch.setattr(os, "access", lambda path, *rest: path != locked and real(path, *rest))
-    told = run(*outputs(events, trained, "locked/new")[which])
-    assert (told.code, told.out) == (2, "")
-    assert "read-only for you" in told.error
+    result = run(*outputs(events, trained, "locked/new")[which])
+    assert (result.code, result.out) == (2, "")
+    assert "read-only for you" in result.error
     assert list(locked.iterdir()) == []
 
 
-def test_a_folder_of_other_things_is_not_made_a_run(run, own_folder, events):
+def test_train_refuses_an_out_folder_with_other_files(run, work_folder, events):
     Path("mine").mkdir()
     Path("mine/diary.txt").write_text("dear diary")
-    told = run("train", events, "--out", "mine")
-    assert told.code == 2
-    assert "mine is not empty and is not a run folder" in told.error
-    assert "epoch" not in told.err  # told before the training, not after it
+    result = run("train", events, "--out", "mine")
+    assert result.code == 2
+    assert "mine is not empty and is not a run folder" in result.error
+    assert "epoch" not in result.err  # refused before the training
     assert [p.name for p in Path("mine").iterdir()] == ["diary.txt"]
 
 
-def test_parts_of_another_split_are_not_mixed_with(run, events):
+def test_data_split_refuses_a_folder_with_another_split(run, events):
     assert run("data", "split", events, "s").code == 0
     before = {p.name: p.read_bytes() for p in Path("s").iterdir()}
-    told = run("data", "split", events, "s", "--write", "csv", "--seed", "2")
-    assert told.code == 2
-    assert "s already holds test.tsv" in told.error
+    result = run("data", "split", events, "s", "--write", "csv", "--seed", "2")
+    assert result.code == 2
+    assert "s already holds test.tsv" in result.error
     assert {p.name: p.read_bytes() for p in Path("s").iterdir()} == before
 
 
-def test_a_full_disk_leaves_no_half_and_says_so(own_folder):
-    events = write_events(own_folder / "many.csv", range(2000), range(300))
-    told = process(
+def test_data_split_on_a_full_disk_leaves_no_partial_file(work_folder):
+    events = write_events(work_folder / "many.csv", range(2000), range(300))
+    result = process(
         "data", "split", events, "out", "--write", "parquet",
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
     )  # fmt: skip
-    assert told.returncode == 1
-    assert Outcome(1, told.stdout, told.stderr).error.endswith("File too large")
+    assert result.returncode == 1
+    assert Outcome(1, result.stdout, result.stderr).error.endswith("File too large")
     assert list(Path("out").iterdir()) == []
 
 
-def test_divergence_in_the_first_epoch_leaves_no_run(own_folder, events):
-    told = process("train", events, "--lr", "1e30", "--epochs", "2", "--out", "run")
-    assert told.returncode == 1
-    said = Outcome(1, told.stdout, told.stderr).error
-    assert "diverged in epoch 1" in said
-    assert "learning rate (1e+30) is too high" in said
+def test_train_divergence_in_the_first_epoch_saves_no_run(work_folder, events):
+    result = process("train", events, "--lr", "1e30", "--epochs", "2", "--out", "run")
+    assert result.returncode == 1
+    message = Outcome(1, result.stdout, result.stderr).error
+    assert "diverged in epoch 1" in message
+    assert "learning rate (1e+30) is too high" in message
     assert not Path("run").exists()
 
 
-def test_divergence_later_leaves_the_run_that_is_there(run, own_folder, events, monkeypatch):
+def test_train_divergence_in_a_later_epoch_keeps_the_existing_run(
+    run, work_folder, events, monkeypatch
+):
     assert run("train", events, "--epochs", "1", "--out", "run").code == 0
     whole = Path("run/manifest.json").read_bytes()
     step = CpuEngine.step
@@ -837,77 +841,77 @@ def test_divergence_later_leaves_the_run_that_is_there(run, own_folder, events, 
         return step(self, batch)
 
     monkeypatch.setattr(CpuEngine, "step", broken)
-    told = run("train", events, "--epochs", "9", "--batch-size", "128", "--out", "run")
-    assert told.code == 1
-    assert "diverged in epoch 3" in told.error
-    assert "the model before the divergence is saved in run-diverged" in told.err
+    result = run("train", events, "--epochs", "9", "--batch-size", "128", "--out", "run")
+    assert result.code == 1
+    assert "diverged in epoch 3" in result.error
+    assert "the model before the divergence is saved in run-diverged" in result.err
     assert Path("run/manifest.json").read_bytes() == whole
     assert Recommender.load("run-diverged").recommend(["007"], k=3)[0].shape == (1, 3)
 
 
-def test_low_ratings_are_told_and_dropped_by_every_command(run, own_folder):
+def test_train_warns_of_low_ratings_and_min_rating_drops_them(run, work_folder):
     rows = "".join(f"u{u},i{(u + i) % 9},{1 + i % 5}\n" for u in range(9) for i in range(8))
     Path("rated.csv").write_text(f"user,item,rating\n{rows}", encoding="utf-8")
-    told = run("train", "rated.csv", "--epochs", "1", "--dry-run", "--json")
-    assert "36 of 72 events are rated below 3 (1 to 5) and count as positives" in told.err
-    assert json.loads(told.out)["events"] == 72
-    told = run("train", "rated.csv", "--epochs", "1", "--min-rating", "3", "--dry-run", "--json")
-    assert json.loads(told.out)["events"] == 36
-    assert "rated below" not in told.err
+    result = run("train", "rated.csv", "--epochs", "1", "--dry-run", "--json")
+    assert "36 of 72 events are rated below 3 (1 to 5) and count as positives" in result.err
+    assert json.loads(result.out)["events"] == 72
+    result = run("train", "rated.csv", "--epochs", "1", "--min-rating", "3", "--dry-run", "--json")
+    assert json.loads(result.out)["events"] == 36
+    assert "rated below" not in result.err
     assert run("data", "split", "rated.csv", "parts").code == 0
-    told = run("train", "parts", "--min-rating", "3", "--dry-run", "--json")
-    assert 0 < json.loads(told.out)["events"] < 36
+    result = run("train", "parts", "--min-rating", "3", "--dry-run", "--json")
+    assert 0 < json.loads(result.out)["events"] < 36
     assert "rated below" not in run("data", "noise", "rated.csv", "pair", "3").err
 
 
-def test_ids_with_commas_and_items_nobody_knows(run, own_folder):
-    table = own_folder / "odd.csv"
-    people = [("a,b", i) for i in range(6)] + [("c", i) for i in range(3, 9)]
-    rows = "".join(f'"{user}",i{item}\n' for user, item in people)
+def test_recommend_ids_with_commas_and_unknown_items(run, work_folder):
+    table = work_folder / "odd.csv"
+    pairs = [("a,b", i) for i in range(6)] + [("c", i) for i in range(3, 9)]
+    rows = "".join(f'"{user}",i{item}\n' for user, item in pairs)
     table.write_text(f"user,item\n{rows}", encoding="utf-8")
     assert run("train", table, "--epochs", "1", "--out", "odd").code == 0
-    told = run("recommend", "odd", "--users", "a,b", "--json")
-    assert {row["user"] for row in json.loads(told.out)} == {"a,b"}
-    told = run("recommend", "odd", "--items", "i1,ghost", "-k", "3", "--json")
-    assert told.code == 0
-    assert "unknown items in --items: 1 of 2" in told.err
+    result = run("recommend", "odd", "--users", "a,b", "--json")
+    assert {row["user"] for row in json.loads(result.out)} == {"a,b"}
+    result = run("recommend", "odd", "--items", "i1,ghost", "-k", "3", "--json")
+    assert result.code == 0
+    assert "unknown items in --items: 1 of 2" in result.err
 
 
-def test_a_run_that_knows_nobody_of_the_data_is_measured(run, own_folder, trained):
-    table = own_folder / "others.csv"
+def test_evaluate_runs_without_a_common_user(run, work_folder, trained):
+    table = work_folder / "others.csv"
     rows = "".join(f"new{user},thing{(user + i) % 9}\n" for user in range(9) for i in range(6))
     table.write_text(f"user,item\n{rows}", encoding="utf-8")
-    told = run("evaluate", table, "--models", "popularity", "--runs", trained, "--json")
-    assert told.code == 0
-    assert len(json.loads(told.out)["results"]) == 2
+    result = run("evaluate", table, "--models", "popularity", "--runs", trained, "--json")
+    assert result.code == 0
+    assert len(json.loads(result.out)["results"]) == 2
 
 
-def test_a_model_below_popularity_is_told(run, events):
+def test_train_warns_if_the_model_is_below_popularity(run, events):
     assert run("data", "split", events, "parts").code == 0
-    told = run("train", "parts", "--epochs", "1", "--lr", "1e-9", "--cold-users", "random")
-    assert "mf is below popularity in ndcg@20; try --recipe auto" in told.err
+    result = run("train", "parts", "--epochs", "1", "--lr", "1e-9", "--cold-users", "random")
+    assert "mf is below popularity in ndcg@20; try --recipe auto" in result.err
 
 
-def test_a_recipe_takes_another_loss_and_refuses_a_baseline(run, events):
-    told = run("train", events, "--recipe", "settled", "--loss", "sl", "--dry-run", "--json")
-    assert told.code == 0
-    assert json.loads(told.out)["loss"] == "sl"
-    assert "alpha" not in json.loads(told.out)
-    told = run("train", events, "--recipe", "auto", "--model", "ease")
-    assert told.error.endswith("a recipe is for models that are trained; ease is not")
+def test_train_recipe_accepts_another_loss_and_refuses_an_untrained_model(run, events):
+    result = run("train", events, "--recipe", "settled", "--loss", "sl", "--dry-run", "--json")
+    assert result.code == 0
+    assert json.loads(result.out)["loss"] == "sl"
+    assert "alpha" not in json.loads(result.out)
+    result = run("train", events, "--recipe", "auto", "--model", "ease")
+    assert result.error.endswith("a recipe is for models that are trained; ease is not")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_in_the_middle_of_training_saves_the_run(own_folder, number, code):
-    events = write_events(own_folder / "many.csv", range(1500), range(300))
+def test_train_signal_saves_the_run(work_folder, number, code):
+    events = write_events(work_folder / "many.csv", range(1500), range(300))
     words = [LLPAUC, "train", events, "--out", "run", "--epochs", "100000", "--patience", "100000"]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as training:
         try:
-            told = []
+            lines = []
             for line in training.stderr:
-                told.append(line)
+                lines.append(line)
                 if line.startswith("epoch   2"):
                     break
             training.send_signal(number)
@@ -915,30 +919,30 @@ def test_a_signal_in_the_middle_of_training_saves_the_run(own_folder, number, co
         finally:
             training.kill()
     assert training.returncode == code
-    err = "".join(told) + err
+    err = "".join(lines) + err
     assert "Traceback" not in err
     assert "\x1b" not in err  # no bar: stderr is a pipe
     assert "interrupted" in out
-    assert sorted(p.name for p in own_folder.iterdir()) == ["many.csv", "run", "run.checkpoint"]
+    assert sorted(p.name for p in work_folder.iterdir()) == ["many.csv", "run", "run.checkpoint"]
     ids, _ = Recommender.load("run").recommend(["0", "1"], k=5)
     assert ids.shape == (2, 5)
 
 
-def test_an_impatient_second_interrupt_keeps_the_run(run, events, monkeypatch):
+def test_train_interrupt_during_evaluation_keeps_the_run(run, events, monkeypatch):
     run("data", "split", events, "split")
 
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("llpauc.evaluation.full_ranking.evaluate", interrupted)
-    told = run("train", "split", "--epochs", "1")
-    assert (told.code, told.out) == (130, "")
-    assert told.err.splitlines()[-1] == "llpauc: interrupted"
+    result = run("train", "split", "--epochs", "1")
+    assert (result.code, result.out) == (130, "")
+    assert result.err.splitlines()[-1] == "llpauc: interrupted"
     assert Recommender.load("run").recommend(["007"], k=2)[0].shape == (1, 2)
 
 
 @pytest.mark.parametrize(
-    ("trouble", "code", "said"),
+    ("error", "code", "message"),
     [
         (MemoryError("Unable to allocate 8 TiB"), 1, "out of memory: Unable to allocate 8 TiB"),
         (RuntimeError("[enforce fail] can't allocate memory: 9 bytes"), 1, "out of memory"),
@@ -946,18 +950,20 @@ def test_an_impatient_second_interrupt_keeps_the_run(run, events, monkeypatch):
         (OSError(28, "No space left on device"), 1, "error: No space left on device"),
     ],
 )
-def test_trouble_of_the_machine_is_told_in_one_line(run, events, monkeypatch, trouble, code, said):
+def test_main_reports_system_errors_in_one_line(run, events, monkeypatch, error, code, message):
     def fail(*arguments, **options):
-        raise trouble
+        raise error
 
     monkeypatch.setattr("llpauc.data.inspection.inspect", fail)
-    monkeypatch.setattr("llpauc.cli.commands._discard_stdout", lambda: None)  # it is pytest's
-    told = run("data", "inspect", events)
-    assert told.code == code
-    assert said in told.error
+    monkeypatch.setattr(
+        "llpauc.cli.commands._discard_stdout", lambda: None
+    )  # stdout belongs to pytest
+    result = run("data", "inspect", events)
+    assert result.code == code
+    assert message in result.error
 
 
-def test_a_bug_of_ours_is_not_hushed_up(run, events, monkeypatch):
+def test_main_unexpected_exception_is_raised(run, events, monkeypatch):
     def fail(*arguments, **options):
         raise RuntimeError("a bug")
 
@@ -970,46 +976,48 @@ def test_a_bug_of_ours_is_not_hushed_up(run, events, monkeypatch):
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["data", "inspect", "E"]])
-def test_a_reader_who_leaves_is_no_failure(events, words):
+def test_main_closed_stdout_exits_0(events, words):
     reading, writing = os.pipe()
     os.close(reading)
     words = [str(events) if word == "E" else word for word in words]
-    told = subprocess.run([LLPAUC, *words], stdout=writing, stderr=subprocess.PIPE, text=True)
+    result = subprocess.run([LLPAUC, *words], stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
-    assert told.returncode == 0
-    assert "rror" not in told.stderr
+    assert result.returncode == 0
+    assert "rror" not in result.stderr
 
 
-def test_a_terminal_without_unicode_is_no_failure():
+def test_main_ascii_terminal_escapes_other_characters():
     script = (
         "from llpauc.cli import console, main\n"
-        "main(['--version'])  # it makes the streams forgiving\n"
+        "main(['--version'])  # sets the error handler of the streams\n"
         "console.show_table('🎈', ['user'], [['🎈']])\n"
         "console.print_json({'user': '🎈'})\n"
     )
     plain = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
     words = [sys.executable, "-X", "utf8=0", "-c", script]
-    told = subprocess.run(words, capture_output=True, env=plain, check=True).stdout.decode("ascii")
-    lines = told.splitlines()
+    result = subprocess.run(words, capture_output=True, env=plain, check=True).stdout.decode(
+        "ascii"
+    )
+    lines = result.splitlines()
     *table, _, member, _ = lines[lines.index(r"\U0001f388") + 1 :]
     assert table[3].startswith(r"| \U0001f388")
     assert json.loads(f"{{{member}}}") == {"user": "🎈"}
 
 
-def test_ids_are_shown_as_they_are_and_whole(run, own_folder):
+def test_console_shows_ids_unchanged_and_complete(run, work_folder):
     long = "x" * 500
     items = ["[/b]", "[red]hot[/red]", long, ":smile:", "a[0]"]
-    write_events(own_folder / "odd[b].csv", ["[/u]", "[bold]v"], items * 3)
-    told = run("data", "inspect", "odd[b].csv")
-    assert told.out.startswith("odd[b].csv\n")
+    write_events(work_folder / "odd[b].csv", ["[/u]", "[bold]v"], items * 3)
+    result = run("data", "inspect", "odd[b].csv")
+    assert result.out.startswith("odd[b].csv\n")
     assert run("train", "odd[b].csv", "--model", "popularity", "--out", "run").code == 0
-    told = run("recommend", "run", "--seen")
-    assert told.code == 0
+    result = run("recommend", "run", "--seen")
+    assert result.code == 0
     for name in ["[/u]", "[bold]v", *items]:
-        assert f"│ {name} " in told.out
+        assert f"│ {name} " in result.out
 
 
-def test_a_table_is_never_cut(capsys):
+def test_show_table_never_truncates(capsys):
     console.show_table("a title that is longer than all of it", ["name", "a"], [["x" * 300, 0.5]])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "a title that is longer than all of it"
@@ -1022,12 +1030,12 @@ def test_a_table_is_never_cut(capsys):
     [(1234567, "1,234,567"), (0.5, "0.5000"), (1234.56, "1,234.6"), (None, "-"), (True, "yes"),
      (float("nan"), "-"), ("text", "text")],
 )  # fmt: skip
-def test_cells_as_people_read_them(value, shown):
+def test_cell_formats_values(value, shown):
     assert console.cell(value) == shown
 
 
-def test_progress_shows_on_a_terminal_after_a_while_and_leaves_no_trace():
-    """On a terminal that is one; a short piece of work shows nothing at all."""
+def test_progress_appears_on_a_terminal_after_a_delay_and_is_erased():
+    """On a pseudo-terminal; short work shows nothing."""
     script = (
         "import time; from llpauc.cli import console\n"
         "console._PROGRESS_AFTER = 0.1\n"
@@ -1036,27 +1044,27 @@ def test_progress_shows_on_a_terminal_after_a_while_and_leaves_no_trace():
         "    advance(3); time.sleep(0.5); advance(7)\n"
         "with console.progress('endless'): time.sleep(0.3)\n"
     )
-    ours, theirs = pty.openpty()
+    terminal, child_side = pty.openpty()
     words = [sys.executable, "-c", script]
     env = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "100"}
-    subprocess.run(words, stderr=theirs, stdout=subprocess.DEVNULL, check=True, env=env)
-    os.close(theirs)
+    subprocess.run(words, stderr=child_side, stdout=subprocess.DEVNULL, check=True, env=env)
+    os.close(child_side)
     shown = b""
     try:
-        while piece := os.read(ours, 65536):
+        while piece := os.read(terminal, 65536):
             shown += piece
-    except OSError:  # how a terminal says that nobody is there any more
+    except OSError:  # the other end of the terminal is closed
         pass
-    os.close(ours)
+    os.close(terminal)
     text = shown.decode()
     assert "short" not in text
     assert "long [/b]" in text
     assert "3/10" in text
     assert "endless" in text
-    assert text.rstrip().endswith("\x1b[2K")  # the last line is wiped
+    assert text.rstrip().endswith("\x1b[2K")  # the last line is erased
 
 
-def test_progress_is_silent_in_a_pipe(capsys, monkeypatch):
+def test_progress_prints_nothing_to_a_pipe(capsys, monkeypatch):
     monkeypatch.setattr(console, "_PROGRESS_AFTER", 0.0)
     with console.progress("work", 10) as advance:
         advance(5)
@@ -1065,33 +1073,33 @@ def test_progress_is_silent_in_a_pipe(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("device", ["foo", "cuda"])
-def test_a_device_that_is_not_there_is_one_line(run, events, device):
-    told = run("train", events, "--epochs", "1", "--device", device)
-    assert told.code == 2
-    assert f"device {device!r} cannot be used here" in told.err
+def test_train_unavailable_device_is_a_one_line_error(run, events, device):
+    result = run("train", events, "--epochs", "1", "--device", device)
+    assert result.code == 2
+    assert f"device {device!r} cannot be used here" in result.err
 
 
-def test_a_model_that_cannot_fit_is_refused_before_it_is_made(run, events):
-    told = run("train", events, "--dimensions", "1000000000000")
-    assert told.code == 2
-    assert "lower dimensions (1000000000000)" in told.err
+def test_train_refuses_a_model_larger_than_memory(run, events):
+    result = run("train", events, "--dimensions", "1000000000000")
+    assert result.code == 2
+    assert "lower dimensions (1000000000000)" in result.err
 
 
-def test_a_saved_run_can_be_measured_again(run, events):
+def test_evaluate_runs_equals_the_test_metrics_of_train(run, events):
     run("data", "split", events, "split")
     trained = json.loads(run("train", "split", "--epochs", "2", "--json").out)["test"]["mf"]
-    told = run("evaluate", "split", "--models", "popularity", "--runs", "run", "--json")
-    results = json.loads(told.out)["results"]
+    result = run("evaluate", "split", "--models", "popularity", "--runs", "run", "--json")
+    results = json.loads(result.out)["results"]
     assert list(results) == ["popularity", "run"]
     assert results["run"] == trained
 
 
-def test_a_run_that_was_trained_on_the_test_events_is_called_out(run, events):
+def test_evaluate_warns_of_a_run_trained_on_test_events(run, events):
     run("data", "split", events, "split")
     run("train", "split", "--epochs", "1", "--out", "honest")
     run("train", events, "--epochs", "1", "--out", "greedy")
-    told = run("evaluate", "split", "--models", "popularity", "--runs", "honest,greedy")
-    assert told.code == 0
-    assert "greedy: was trained on" in told.err
-    assert "metrics are too optimistic" in told.err
-    assert "honest: was trained on" not in told.err
+    result = run("evaluate", "split", "--models", "popularity", "--runs", "honest,greedy")
+    assert result.code == 0
+    assert "greedy: was trained on" in result.err
+    assert "metrics are too optimistic" in result.err
+    assert "honest: was trained on" not in result.err

@@ -1,4 +1,4 @@
-"""What a run says of how it was made, and `llpauc runs` over many of them."""
+"""The settings and environment stored in a run, and `llpauc runs`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from llpauc.storage.run_folder import SavedRun
 from tests.datasets import random_split
 
 SPLIT = random_split(5, n_users=14, n_items=17, events=160)
-KEPT = Path(__file__).parents[1] / "artifacts"
+ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_waiting_for_the_disk():
+def no_fsync():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
@@ -54,20 +54,20 @@ class Outcome:
 
 @pytest.fixture
 def call(tmp_path, monkeypatch, capsys):
-    """`llpauc` with these words, in a folder of its own."""
+    """Calls `llpauc` with the given words, in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
-    def called(*words: object) -> Outcome:
+    def run_command(*words: object) -> Outcome:
         capsys.readouterr()
         try:
             code = cli.main([str(word) for word in words])
-        except SystemExit as left:
-            code = left.code
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        return Outcome(code, told.out, told.err)
+        except SystemExit as exit_error:
+            code = exit_error.code
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        return Outcome(code, output.out, output.err)
 
-    return called
+    return run_command
 
 
 def fake(
@@ -81,7 +81,7 @@ def fake(
     extra: dict | None = None,
     **meta: object,
 ) -> Path:
-    """A run folder without a training behind it."""
+    """A run folder that was not trained."""
     epochs = [
         {"number": 1, "seconds": seconds / 2, "valid": {}, "best": False},
         {"number": 2, "seconds": seconds / 2, "best": valid is not None,
@@ -93,9 +93,9 @@ def fake(
         "environment.json": json.dumps({"llpauc": "0.1.0", "time": when}),
     }
     ids = pa.array([1, 2])
-    told = {"params": {"model": "mf"}, "data": "somewhere/films.csv", "test": test, **meta}
+    meta = {"params": {"model": "mf"}, "data": "somewhere/films.csv", "test": test, **meta}
     files |= extra or {}
-    artifact = SavedRun({"x": np.zeros(100)}, ids, ids, told, files)
+    artifact = SavedRun({"x": np.zeros(100)}, ids, ids, meta, files)
     return run_folder.save(artifact, folder)
 
 
@@ -126,36 +126,36 @@ def events(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_saved_config_trains_the_same_run_again(name, call, events):
-    """By two ways: the facade with the settings given, the command line with the config."""
+def test_train_config_of_a_run_trains_the_same_run_again(name, call, events):
+    """`Recommender` with the settings and `llpauc train` with the saved config agree."""
     Recommender(**SETTINGS[name]).fit(events).save("first")
-    told = call("train", events, "--config", "first/config.toml", "--out", "second")
-    assert told.code == 0, told.err
+    result = call("train", events, "--config", "first/config.toml", "--out", "second")
+    assert result.code == 0, result.err
     for file in ("tensors.safetensors", "config.toml", "users.parquet", "items.parquet"):
         assert Path("first", file).read_bytes() == Path("second", file).read_bytes(), file
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_every_setting_is_in_the_config_and_an_option(loss):
-    """Each has a line of its own or a place in loss_options, and comes back as it was."""
-    made = Recommender(loss=loss)
-    plan = dataclasses.asdict(made.plan())
-    config = tomllib.loads(config_toml(made.get_params()))
+def test_config_toml_has_every_setting_as_an_option(loss):
+    """Each is a key of the config or of loss_options, with the same value."""
+    recommender = Recommender(loss=loss)
+    plan = dataclasses.asdict(recommender.plan())
+    config = tomllib.loads(config_toml(recommender.get_params()))
     options = {field.name for field in dataclasses.fields(ModelOptions)}
     options |= {"seed", "hold_out", "refit"}
     assert set(config) <= options
     assert options >= set(inspect.signature(train).parameters) & {"seed", "hold_out", "refit"}
     rest = dict(pair.split("=") for pair in config.pop("loss_options").split(","))
-    wanted = {**plan["model_options"], **plan["training"], "model": "mf", "loss": loss}
-    wanted |= {p.name: p.default for p in inspect.signature(LOSSES[loss]).parameters.values()
+    expected = {**plan["model_options"], **plan["training"], "model": "mf", "loss": loss}
+    expected |= {p.name: p.default for p in inspect.signature(LOSSES[loss]).parameters.values()
                if p.default is not inspect.Parameter.empty}  # fmt: skip
-    wanted |= plan["loss_parameters"] | {"hold_out": 0.1, "refit": False}
-    told = {**config, **rest}
-    assert set(told) == {name for name, value in wanted.items() if value is not None}
-    assert all(str(told[name]) == str(wanted[name]) for name in told)
+    expected |= plan["loss_parameters"] | {"hold_out": 0.1, "refit": False}
+    stored = {**config, **rest}
+    assert set(stored) == {name for name, value in expected.items() if value is not None}
+    assert all(str(stored[name]) == str(expected[name]) for name in stored)
 
 
-def test_no_model_is_forgotten():
+def test_settings_cover_every_model():
     assert {settings.get("model", "mf") for settings in SETTINGS.values()} == set(MODELS) - {"fism"}
 
 
@@ -175,7 +175,7 @@ def test_train_config_with_former_names(call, events):
 # --- environment.json ----------------------------------------------------------------------------
 
 
-def test_the_environment_names_versions_and_nobody(tmp_path, monkeypatch):
+def test_environment_json_has_versions_and_no_personal_data(tmp_path, monkeypatch):
     home, host = str(Path.home()), socket.gethostname()
     folder = tmp_path / "ann" / "here"
     folder.mkdir(parents=True)
@@ -186,41 +186,41 @@ def test_the_environment_names_versions_and_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", words)
     Recommender(model="popularity").fit(SPLIT).save("run")
     text = Path("run/environment.json").read_text(encoding="utf-8")
-    told = json.loads(text)
-    assert told["command"] == [
+    stored = json.loads(text)
+    assert stored["command"] == [
         "llpauc", "train", "x.csv", "--out=a/run", "y", "--mlflow", "http://...", "z",
         "--metrics=recall@20", "sub/in.csv", "w.csv"
     ]  # fmt: skip
     for secret in (home, str(tmp_path), "ann", "secret", f"@{host}", f"/{getpass.getuser()}"):
         assert secret not in text
-    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert told["packages"]["numpy"] == np.__version__
-    assert told["packages"]["torch"] == sys.modules["torch"].__version__
-    assert told["threads"]["torch"] == sys.modules["torch"].get_num_threads()
+    assert stored["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert stored["packages"]["numpy"] == np.__version__
+    assert stored["packages"]["torch"] == sys.modules["torch"].__version__
+    assert stored["threads"]["torch"] == sys.modules["torch"].get_num_threads()
     assert abs(time.time() - run_folder.summarize("run").written) < 60
-    assert told["time"].endswith("+00:00")
-    assert 1 <= told["cpu"]["cores"] <= os.cpu_count()
-    assert set(told) == {"llpauc", "git_commit", "python", "packages", "platform", "cpu",
+    assert stored["time"].endswith("+00:00")
+    assert 1 <= stored["cpu"]["cores"] <= os.cpu_count()
+    assert set(stored) == {"llpauc", "git_commit", "python", "packages", "platform", "cpu",
                          "threads", "time", "command"}  # fmt: skip
 
 
-def test_no_command_is_no_trouble():
+def test_command_and_environment_without_arguments():
     assert command([]) == []
     assert command([""]) == [""]
     assert json.dumps(environment())
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or not shutil.which("git"), reason="no checkout")
-def test_the_commit_is_what_git_says():
-    said = subprocess.run(
+def test_git_commit_equals_git_rev_parse():
+    process = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True
     )
-    if said.returncode:
+    if process.returncode:
         pytest.skip("git does not trust this checkout")
-    assert git_commit(ROOT / "src" / "llpauc") == said.stdout.strip()
+    assert git_commit(ROOT / "src" / "llpauc") == process.stdout.strip()
 
 
-def test_the_commit_from_every_kind_of_checkout(tmp_path):
+def test_git_commit_of_detached_packed_and_worktree_checkouts(tmp_path):
     package, git = tmp_path / "src" / "llpauc", tmp_path / ".git"
     package.mkdir(parents=True)
     one, two = "a" * 40, "b" * 40
@@ -255,7 +255,7 @@ def test_the_commit_from_every_kind_of_checkout(tmp_path):
 # --- llpauc runs ---------------------------------------------------------------------------------
 
 
-def test_runs_are_found_two_levels_deep_and_tell_of_themselves(call):
+def test_runs_lists_runs_two_levels_deep_with_their_values(call):
     fake(Path("all/one"), valid=0.5, test={"mf": {"all": {"users": 9, "ndcg@20": 0.25}}}, seconds=8)
     fake(Path("all/group/two"), valid=0.75, when="2026-02-02T03:04:05+00:00")
     fake(Path("all/a/b/too-deep"))
@@ -263,12 +263,12 @@ def test_runs_are_found_two_levels_deep_and_tell_of_themselves(call):
     Path("all/app/manifest.json").write_text('{"name": "an app"}')
     Path("all/link").symlink_to("one")
     fake(Path("all/.hidden"))
-    told = call("runs", "all", "--json")
-    assert (told.code, told.err) == (0, "")
-    said = json.loads(told.out)
-    assert [run["name"] for run in said["runs"]] == ["all/group/two", "all/one"]  # newest first
-    assert said["broken"] == []
-    one = said["runs"][1]
+    result = call("runs", "all", "--json")
+    assert (result.code, result.err) == (0, "")
+    listing = json.loads(result.out)
+    assert [run["name"] for run in listing["runs"]] == ["all/group/two", "all/one"]  # newest first
+    assert listing["broken"] == []
+    one = listing["runs"][1]
     size = sum(f.stat().st_size for f in Path("all/one").iterdir() if f.name != "manifest.json")
     settings = {"model": "mf", "loss": "bpr", "epochs": 2, "lr": 0.1}
     assert one == {
@@ -292,40 +292,40 @@ def test_runs_are_found_two_levels_deep_and_tell_of_themselves(call):
         ("recall@20", "bac"), ("seconds", "cab"), ("date", "acb"), ("epochs", "abc"),
     ],
 )  # fmt: skip
-def test_sorting(by, order, call):
+def test_runs_sort(by, order, call):
     recall = {"all": {"recall@20": 0.5}}
     fake(Path("r/a"), valid=0.2, test={"all": {"ndcg@20": 0.1}}, seconds=5,
          when="2026-03-01T00:00:00+00:00")  # fmt: skip
     fake(Path("r/b"), valid=0.3, test=recall, seconds=9, when="2026-01-01T00:00:00+00:00")
     fake(Path("r/c"), valid=None, test={"ndcg@20": 0.9}, seconds=1,
          when="2026-02-01T00:00:00+02:00")  # fmt: skip
-    told = call("runs", "r", "--sort", by, "--json")
-    assert "".join(run["name"][-1] for run in json.loads(told.out)["runs"]) == order
+    result = call("runs", "r", "--sort", by, "--json")
+    assert "".join(run["name"][-1] for run in json.loads(result.out)["runs"]) == order
 
 
-def test_an_unknown_figure_is_told_what_there_is(call):
+def test_runs_sort_by_an_unknown_metric_lists_the_choices(call):
     fake(Path("r/a"), valid=0.2)
-    told = call("runs", "r", "--sort", "mrr@7")
-    assert (told.code, told.out) == (2, "")
+    result = call("runs", "r", "--sort", "mrr@7")
+    assert (result.code, result.out) == (2, "")
     assert "no run has 'mrr@7'; sort by one of: valid ndcg@20, date, epochs, seconds, size" \
-        in told.err  # fmt: skip
+        in result.err  # fmt: skip
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "empty", "file"])
-def test_a_folder_without_runs_is_one_line(folder, call):
+def test_runs_folder_without_runs_is_a_one_line_error(folder, call):
     Path("empty").mkdir()
     Path("file").write_text("x")
-    told = call("runs", folder)
-    assert told.code == 2
-    assert folder in told.err
-    assert told.err.count("\n") == 1
+    result = call("runs", folder)
+    assert result.code == 2
+    assert folder in result.err
+    assert result.err.count("\n") == 1
 
 
-def test_a_run_of_format_1_is_listed(call):
-    said = json.loads(call("runs", KEPT, "--json", "--verify").out)
-    assert said["broken"] == []
-    by_name = {Path(run["name"]).parent.name: run for run in said["runs"]}
-    assert set(by_name) == {folder.name for folder in KEPT.glob("format-*")}
+def test_runs_lists_runs_of_every_format(call):
+    listing = json.loads(call("runs", ARTIFACTS, "--json", "--verify").out)
+    assert listing["broken"] == []
+    by_name = {Path(run["name"]).parent.name: run for run in listing["runs"]}
+    assert set(by_name) == {folder.name for folder in ARTIFACTS.glob("format-*")}
     for name, run in by_name.items():
         assert run["model"] == name.split("-")[-1]
         assert run["test"] == {"ndcg@20": 0.25}
@@ -333,7 +333,7 @@ def test_a_run_of_format_1_is_listed(call):
         assert run["loss"] == {"mf": "llpauc", "lightgcn": "bpr", "ease": None}[run["model"]]
 
 
-def test_a_figure_of_auto_is_a_validation(call):
+def test_runs_shows_the_metric_of_auto_as_validation(call):
     fake(Path("r/a"), extra={"metrics.jsonl": ""}, params={"model": "ease"})
     meta = run_folder.load("r/a").meta
     ids = pa.array([1])
@@ -342,33 +342,33 @@ def test_a_figure_of_auto_is_a_validation(call):
     assert run["valid"] == {"ndcg@20": 0.17}
 
 
-def test_two_runs_side_by_side(call):
+def test_runs_compare_shows_differences(call):
     fake(Path("a"), valid=0.5, test={"all": {"ndcg@20": 0.25}}, seconds=4)
     fake(Path("b"), valid=0.75, test={"all": {"ndcg@20": 0.125}}, seconds=6,
          config='model = "mf"\nloss = "llpauc"\nepochs = 2\nlr = 0.1\nalpha = 0.7\n')  # fmt: skip
-    said = json.loads(call("runs", "a", "b", "--compare", "--json").out)
-    assert said["runs"] == ["a", "b"]
-    assert said["settings"] == {"loss": ["bpr", "llpauc"], "alpha": [None, 0.7]}
-    assert said["environment"] == {}
-    assert said["metrics"]["valid ndcg@20"] == [0.5, 0.75]
-    assert said["differences"]["valid ndcg@20"] == [0.25]
-    assert said["differences"]["test ndcg@20"] == [-0.125]
-    assert said["differences"]["seconds"] == [2.0]
-    told = call("runs", "a", "b", "--compare").out
+    listing = json.loads(call("runs", "a", "b", "--compare", "--json").out)
+    assert listing["runs"] == ["a", "b"]
+    assert listing["settings"] == {"loss": ["bpr", "llpauc"], "alpha": [None, 0.7]}
+    assert listing["environment"] == {}
+    assert listing["metrics"]["valid ndcg@20"] == [0.5, 0.75]
+    assert listing["differences"]["valid ndcg@20"] == [0.25]
+    assert listing["differences"]["test ndcg@20"] == [-0.125]
+    assert listing["differences"]["seconds"] == [2.0]
+    result = call("runs", "a", "b", "--compare").out
     for word in ("Settings that differ", "alpha", "b - a", "-0.1250", "llpauc"):
-        assert word in told
-    assert "lr" not in told.split("Metrics")[0]
+        assert word in result
+    assert "lr" not in result.split("Metrics")[0]
 
 
-def test_to_compare_takes_two(call):
+def test_runs_compare_needs_two_runs(call):
     fake(Path("a"))
     fake(Path("b"))
     Path("b/meta.json").unlink()
     for words in (["a"], ["a", "b"]):
-        told = call("runs", *words, "--compare")
-        assert told.code == 2
-        assert "needs two runs" in told.err
-    assert "b/meta.json: is missing" in told.err
+        result = call("runs", *words, "--compare")
+        assert result.code == 2
+        assert "needs two runs" in result.err
+    assert "b/meta.json: is missing" in result.err
 
 
 def damage(run: Path, how: str) -> None:
@@ -390,20 +390,20 @@ def damage(run: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["no manifest", "no weights", "short weights", "short manifest",
                                  "short meta", "one more", "linked", "pipe", "huge"])  # fmt: skip
-def test_a_broken_run_is_listed_with_its_reason(how, call):
+def test_runs_lists_a_broken_run_with_its_reason(how, call):
     fake(Path("r/good"))
     damage(fake(Path("r/bad")), how)
     for words, code in (([], 0), (["--verify"], 1)):
-        told = call("runs", "r", "--json", *words)
-        assert (told.code, told.err) == (code, "")
-        said = json.loads(told.out)
-        assert [run["name"] for run in said["runs"]] == ["r/good"]
-        assert [row["run"] for row in said["broken"]] == ["r/bad"]
-        assert said["broken"][0]["reason"].startswith("r/bad")
+        result = call("runs", "r", "--json", *words)
+        assert (result.code, result.err) == (code, "")
+        listing = json.loads(result.out)
+        assert [run["name"] for run in listing["runs"]] == ["r/good"]
+        assert [row["run"] for row in listing["broken"]] == ["r/bad"]
+        assert listing["broken"][0]["reason"].startswith("r/bad")
     table = call("runs", "r").out
     assert "Broken: 1" in table
-    assert said["broken"][0]["reason"] in table
-    alone = call("runs", "r/bad")  # all there is may be broken
+    assert listing["broken"][0]["reason"] in table
+    alone = call("runs", "r/bad")  # the only run may be broken
     assert alone.code == 0
     assert "Broken: 1" in alone.out
 
@@ -418,7 +418,7 @@ ODD_EXTRA = {
 
 
 @pytest.mark.parametrize("name", ODD_EXTRA)
-def test_files_that_are_not_what_a_run_writes_are_a_reason(name, call):
+def test_runs_reports_unreadable_files_as_the_reason(name, call):
     fake(Path("r/bad"), extra=ODD_EXTRA[name])
     (row,) = json.loads(call("runs", "r", "--json").out)["broken"]
     assert f"r/bad/{next(iter(ODD_EXTRA[name]))}: cannot be read" in row["reason"]
@@ -434,11 +434,11 @@ def test_files_that_are_not_what_a_run_writes_are_a_reason(name, call):
         {"params": {"model": "\x1b]0;gone\x07" + "m" * 500}},
     ],
 )  # fmt: skip
-def test_odd_values_are_left_out_or_made_harmless(meta, call):
+def test_runs_omits_or_escapes_invalid_values(meta, call):
     environment = {"environment.json": json.dumps({"time": meta.get("data"), "cpu": 3})}
     fake(Path("r/odd"), extra=environment, **{"data": None, **meta})
-    said = json.loads(call("runs", "r", "--json").out)
-    assert len(said["runs"]) == 1
+    listing = json.loads(call("runs", "r", "--json").out)
+    assert len(listing["runs"]) == 1
     table = call("runs", "r").out
     assert "\x1b" not in table
     assert len(table.splitlines()) == 6
@@ -447,24 +447,24 @@ def test_odd_values_are_left_out_or_made_harmless(meta, call):
 
 
 @pytest.mark.parametrize("params", [None, 3, {}, {"model": 3}])
-def test_no_recommender_is_a_reason(params, call):
+def test_runs_reports_missing_params_as_the_reason(params, call):
     fake(Path("r/bad"), params=params)
     (row,) = json.loads(call("runs", "r", "--json").out)["broken"]
     assert "meta.json has no params" in row["reason"]
 
 
-def test_flipped_weights_are_found_by_verify_alone(call):
+def test_runs_verify_detects_changed_weights(call):
     path = fake(Path("r/bad")) / "tensors.safetensors"
     data = bytearray(path.read_bytes())
     data[-3] ^= 4
     path.write_bytes(data)
     assert json.loads(call("runs", "r", "--json").out)["broken"] == []
-    told = call("runs", "r", "--json", "--verify")
-    assert told.code == 1
-    assert "its SHA-256 is not the manifest's" in json.loads(told.out)["broken"][0]["reason"]
+    result = call("runs", "r", "--json", "--verify")
+    assert result.code == 1
+    assert "its SHA-256 is not the manifest's" in json.loads(result.out)["broken"][0]["reason"]
 
 
-def test_many_runs_are_listed_without_reading_their_weights(call, monkeypatch):
+def test_runs_does_not_read_weights_without_verify(call, monkeypatch):
     first = fake(Path("r/0"))
     for n in range(1, 200):
         shutil.copytree(first, f"r/{n}")
@@ -476,18 +476,18 @@ def test_many_runs_are_listed_without_reading_their_weights(call, monkeypatch):
     assert call("runs", "r", "--verify").code == 0
 
 
-def test_torch_is_not_imported_for_a_list():
-    """What makes `llpauc runs` answer at once."""
+def test_runs_does_not_import_torch():
+    """`llpauc runs` starts fast."""
     code = (
-        f"import sys; from llpauc import cli; cli.main(['runs', {str(KEPT)!r}]);"
+        f"import sys; from llpauc import cli; cli.main(['runs', {str(ARTIFACTS)!r}]);"
         "sys.exit('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "format-1-mf" in done.stdout
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "format-1-mf" in process.stdout
 
 
-def test_a_checkpoint_is_no_broken_run(capsys, tmp_path, monkeypatch):
+def test_runs_does_not_list_a_checkpoint_as_broken(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fake(Path("all/one"), valid=0.5)
     shutil.copytree("all/one", "all/two.checkpoint/000001")

@@ -1,7 +1,6 @@
-"""Made-up files for the readers, for `--config` and for run folders, and what must hold of each.
+"""Generated files for the readers, for `--config` and for run folders, and checks of each.
 
-Whatever the bytes, there is a result or one line; never a traceback. tests/system/test_fuzz.py
-tries some
+Any bytes give a result or a one-line error, never a traceback. tests/system/test_fuzz.py runs some
 hundreds of each, tests/system/faults/test_fuzz.py ten thousand.
 """
 
@@ -36,8 +35,8 @@ from llpauc.storage.run_folder import SavedRun
 Outcomes = Counter[str]
 
 
-def try_many(check, strategy, examples: int) -> Outcomes:
-    """Run `check` on so many examples; how often each outcome came."""
+def count_outcomes(check, strategy, examples: int) -> Outcomes:
+    """Run `check` on the given number of examples, and count its outcomes."""
     outcomes: Outcomes = Counter()
 
     @settings(
@@ -52,7 +51,7 @@ def try_many(check, strategy, examples: int) -> Outcomes:
     return outcomes
 
 
-def one_line(error: Exception) -> str:
+def check_one_line(error: Exception) -> str:
     text = str(error)
     assert text
     assert "\n" not in text, text
@@ -106,19 +105,19 @@ def _good_files() -> list[bytes]:
 
 @st.composite
 def _damaged(draw) -> bytes:
-    """A good file with some bytes changed, cut out or put in."""
+    """A valid file with some bytes changed, removed or inserted."""
     data = bytearray(draw(st.sampled_from(_good_files())))
     for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, max(len(data) - 1, 0)))
-        what = draw(st.sampled_from(["flip", "cut", "put", "end"]))
-        if what == "flip" and data:
-            data[at] ^= 1 << draw(st.integers(0, 7))
-        elif what == "cut":
-            del data[at : at + draw(st.integers(1, 30))]
-        elif what == "put":
-            data[at:at] = draw(st.binary(max_size=8))
+        position = draw(st.integers(0, max(len(data) - 1, 0)))
+        change = draw(st.sampled_from(["flip", "cut", "put", "end"]))
+        if change == "flip" and data:
+            data[position] ^= 1 << draw(st.integers(0, 7))
+        elif change == "cut":
+            del data[position : position + draw(st.integers(1, 30))]
+        elif change == "put":
+            data[position:position] = draw(st.binary(max_size=8))
         else:
-            del data[at:]
+            del data[position:]
     return bytes(data)
 
 
@@ -130,20 +129,20 @@ TABLES = st.tuples(
 
 
 def check_table(example) -> str:
-    """Read, or refused in a line; nothing is left beside it; no row is lost without a word."""
+    """Read, or refused in one line; no other file is written, and no row is dropped silently."""
     content, name, options = example
-    with tempfile.TemporaryDirectory(dir=_quick_disk()) as folder:
+    with tempfile.TemporaryDirectory(dir=_memory_folder()) as folder:
         path = Path(folder) / name
         path.write_bytes(content)
         try:
             reading = read_interactions(path, **options)
         except InputError as error:
-            return one_line(error)
+            return check_one_line(error)
         finally:
-            assert [left.name for left in Path(folder).iterdir()] == [name]
+            assert [entry.name for entry in Path(folder).iterdir()] == [name]
         assert path.read_bytes() == content
     events = reading.interactions
-    if reading.format != "adjacency":  # which counts lines
+    if reading.format != "adjacency":  # adjacency lists count lines
         assert reading.rows_read == len(events) > 0
     assert reading.rows_rejected == 0 or options["bad_rows"] == "skip"
     assert "" not in list(events.user_ids)
@@ -170,14 +169,14 @@ ID_TABLES = st.tuples(
 
 
 def check_ids(example) -> str:
-    """Written by us, read by us; what is text stays text, and nobody becomes somebody else."""
+    """Ids are unchanged after `write_split` and `read_split`."""
     pairs, format = example
     users, items = (list(column) for column in zip(*pairs, strict=True))
-    with tempfile.TemporaryDirectory(dir=_quick_disk()) as place:
-        write_split(Split(Interactions.of(users, items)), Path(place) / "parts", format)
-        back = read_split(Path(place) / "parts").train
-    assert list(back.user_ids.ids(back.users)) == users
-    assert list(back.item_ids.ids(back.items)) == items
+    with tempfile.TemporaryDirectory(dir=_memory_folder()) as folder_name:
+        write_split(Split(Interactions.of(users, items)), Path(folder_name) / "parts", format)
+        read = read_split(Path(folder_name) / "parts").train
+    assert list(read.user_ids.ids(read.users)) == users
+    assert list(read.item_ids.ids(read.items)) == items
     return "same"
 
 
@@ -233,7 +232,7 @@ CONFIGS = (
 
 @cache
 def _events() -> Path:
-    folder = _place()
+    folder = _temporary_folder()
     pairs = [(u, i) for u in range(12) for i in range(9) if (u * 7 + i * 3) % 4]
     text = "user,item\n" + "".join(f"u{u},i{i}\n" for u, i in pairs)
     (folder / "events.csv").write_text(text)
@@ -245,20 +244,20 @@ def check_config(content: bytes) -> str:
     folder = _events()
     config = folder / "config.toml"
     config.write_bytes(content)
-    said, out = io.StringIO(), io.StringIO()
+    stderr, out = io.StringIO(), io.StringIO()
     words = ["train", str(folder / "events.csv"), "--config", str(config)]
     words += ["--out", str(folder / "run"), "--dry-run"]
-    with redirect_stderr(said), redirect_stdout(out):
+    with redirect_stderr(stderr), redirect_stdout(out):
         try:
             code = main(words)
-        except SystemExit as left:
-            code = int(left.code or 0)
-    assert code in (0, 2), (code, said.getvalue())
+        except SystemExit as error:
+            code = int(error.code or 0)
+    assert code in (0, 2), (code, stderr.getvalue())
     if code:
-        assert "error: " in said.getvalue().splitlines()[-1], said.getvalue()
-    assert "Traceback" not in said.getvalue()
+        assert "error: " in stderr.getvalue().splitlines()[-1], stderr.getvalue()
+    assert "Traceback" not in stderr.getvalue()
     assert {path.name for path in folder.iterdir()} == {"events.csv", "config.toml"}
-    return "taken" if code == 0 else "refused"
+    return "accepted" if code == 0 else "refused"
 
 
 # --- run folders ----------------------------------------------------------------------------------
@@ -279,13 +278,13 @@ RUNS = st.tuples(
     st.integers(0, 10**6),
     st.binary(max_size=60),
     _JSON,
-    st.booleans(),  # with a manifest that fits, as somebody hostile would write it
+    st.booleans(),  # whether the manifest is changed to match, as an attacker would do
 )
 
 
 @cache
-def _whole_run() -> Path:
-    folder = _place() / "run"
+def _saved_run() -> Path:
+    folder = _temporary_folder() / "run"
     tensors = {"x": np.arange(12, dtype=np.float32), "y": np.zeros((2, 3), np.int64)}
     ids = pa.array(["a", "b"])
     run_folder.save(SavedRun(tensors, ids, ids, {"n": 1}, {"notes.txt": "x"}), folder)
@@ -293,23 +292,23 @@ def _whole_run() -> Path:
 
 
 def check_run(example) -> str:
-    """Loaded as it was, or refused in a line."""
-    name, how, at, data, value, forged = example
-    with tempfile.TemporaryDirectory(dir=_quick_disk()) as place:
-        run = Path(shutil.copytree(_whole_run(), Path(place) / "run"))
-        whole = (run / name).read_bytes()
-        changed = bytearray(whole)
+    """Loaded unchanged, or refused in one line."""
+    name, how, position, data, value, manifest_matches = example
+    with tempfile.TemporaryDirectory(dir=_memory_folder()) as folder_name:
+        run = Path(shutil.copytree(_saved_run(), Path(folder_name) / "run"))
+        original = (run / name).read_bytes()
+        changed = bytearray(original)
         if how == "flip":
-            changed[at % len(changed)] ^= 1 << at % 8
+            changed[position % len(changed)] ^= 1 << position % 8
         elif how == "cut":
-            del changed[at % len(changed) :]
+            del changed[position % len(changed) :]
         elif how == "bytes":
-            changed[at % len(changed) : at % len(changed) + len(data)] = data
+            changed[position % len(changed) : position % len(changed) + len(data)] = data
         elif how == "json":
             changed = bytearray(json.dumps(value).encode())
         (run / name).write_bytes(changed)
-        if how in ("entry", "format") or (forged and name != "manifest.json"):
-            manifest = json.loads((_whole_run() / "manifest.json").read_text())
+        if how in ("entry", "format") or (manifest_matches and name != "manifest.json"):
+            manifest = json.loads((_saved_run() / "manifest.json").read_text())
             if how == "entry":
                 manifest["files"][name] = value
             elif how == "format":
@@ -319,28 +318,28 @@ def check_run(example) -> str:
                     "sha256": hashlib.sha256(changed).hexdigest(), "bytes": len(changed)
                 }  # fmt: skip
             del manifest["sha256"]
-            seal = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-            (run / "manifest.json").write_text(json.dumps({**manifest, "sha256": seal}))
+            checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+            (run / "manifest.json").write_text(json.dumps({**manifest, "sha256": checksum}))
         try:
             run_folder.load(run)
         except InputError as error:
-            return one_line(error)
+            return check_one_line(error)
         finally:
-            assert [left.name for left in Path(place).iterdir()] == ["run"]
-        # What was loaded is what was saved, or what somebody says was.
-        assert bytes(changed) == whole or forged
+            assert [entry.name for entry in Path(folder_name).iterdir()] == ["run"]
+        # The loaded run is the saved one, or one with a matching manifest.
+        assert bytes(changed) == original or manifest_matches
         return "loaded"
 
 
-_PLACES: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
 
 
-def _place() -> Path:
-    _PLACES.append(tempfile.TemporaryDirectory(dir=_quick_disk(), prefix="llpauc-fuzz-"))
-    return Path(_PLACES[-1].name)
+def _temporary_folder() -> Path:
+    _FOLDERS.append(tempfile.TemporaryDirectory(dir=_memory_folder(), prefix="llpauc-fuzz-"))
+    return Path(_FOLDERS[-1].name)
 
 
-def _quick_disk() -> str | None:
+def _memory_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 

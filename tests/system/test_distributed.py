@@ -66,13 +66,13 @@ def test_torch_engine_two_processes_equal_one(tmp_path):
 
 @pytest.mark.parametrize(("writers", "readers"), [(2, 1), (1, 2)])
 def test_fit_resumes_with_another_number_of_processes(tmp_path, writers, readers):
-    for action, processes in (("half", writers), ("rest", readers)):
+    for action, processes in (("stop_early", writers), ("resume", readers)):
         if processes == 1:
             launched.ACTIONS[action](tmp_path)
         else:
             ran = launched.torchrun(processes, action, str(tmp_path))
             assert ran.returncode == 0, ran.stderr[-3000:]
-        if action == "half":
+        if action == "stop_early":
             for name in launched.RESUMED:
                 assert list((tmp_path / name.replace(" ", "-")).glob("0*")), "no checkpoint"
     resumed = launched.load(tmp_path / "resumed.npz")
@@ -84,14 +84,14 @@ def test_fit_resumes_with_another_number_of_processes(tmp_path, writers, readers
 
 
 def test_fit_refuses_different_events_in_processes(tmp_path):
-    ran = launched.torchrun(2, "unequal", str(tmp_path))
+    ran = launched.torchrun(2, "unequal_events", str(tmp_path))
     assert ran.returncode != 0
     assert "the events of process 1 differ from those of process 0" in ran.stderr
 
 
 def test_barrier_process_that_does_not_answer_raises_lost_process_error(tmp_path):
     begun = time.monotonic()
-    ran = launched.torchrun(2, "sleeping", str(tmp_path), WATCHDOG="5")
+    ran = launched.torchrun(2, "not_answering", str(tmp_path), WATCHDOG="5")
     assert ran.returncode != 0
     assert "another process has ended or does not answer" in ran.stderr
     assert time.monotonic() - begun < 45

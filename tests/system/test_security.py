@@ -27,7 +27,7 @@ SOURCE = ROOT / "src" / "llpauc"
 MODULES = sorted(SOURCE.rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-# --- no file is a program -------------------------------------------------------------------------
+# --- unsafe code -------------------------------------------------------------------------
 
 # Modules that execute what they read, or start programs.
 BAD_MODULES = {
@@ -36,7 +36,7 @@ BAD_MODULES = {
     "zipfile", "tarfile", "zipimport", "telnetlib", "ftplib", "builtins",
 }  # fmt: skip
 BAD_CALLS = {"eval", "exec", "compile", "__import__", "execfile", "breakpoint", "input"}
-# Of these modules these names: called, passed on, imported or looked up by name.
+# Names of these modules that may not be called, passed, imported or looked up.
 BAD_NAMES = {
     "os": {"system", "popen", "fork", "forkpty", "startfile"} | {
         f"{start}{end}" for start in ("exec", "spawn") for end in
@@ -52,60 +52,62 @@ BAD_NAMES = {
 }  # fmt: skip
 BAD_WORDS = {"shell", "allow_pickle", "trust_remote_code", "weights_only"}
 BUILT = ("import_module", "__builtins__", "__globals__", "__subclasses__", "__reduce__", "_posix")
-# One module loads others by names that stand in the same file.
+# These modules import others by names that are constants in the same file.
 MAY_IMPORT_BY_NAME = {SOURCE / "__init__.py"}
 
 
-def trouble(text: str) -> list[str]:
-    """What a module does that none may."""
-    found = []
+def unsafe_code(text: str) -> list[str]:
+    """The forbidden imports, names and calls of a module."""
+    problems = []
     tree = ast.parse(text)
-    known = {name: name for name in BAD_NAMES}  # what a name stands for here
+    known = {name: name for name in BAD_NAMES}  # name in this module -> module
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] in BAD_MODULES:
-                    found.append(f"import {alias.name}")
+                    problems.append(f"import {alias.name}")
                 if alias.asname and alias.name.split(".")[0] in BAD_NAMES:
                     known[alias.asname] = alias.name.split(".")[0]
         elif isinstance(node, ast.ImportFrom) and not node.level:
             root = (node.module or "").split(".")[0]
             if root in BAD_MODULES:
-                found.append(f"from {node.module}")
+                problems.append(f"from {node.module}")
             bad = BAD_NAMES.get(root, set())
-            found += [f"from {root} import {a.name}" for a in node.names if a.name in (*bad, "*")]
+            problems += [
+                f"from {root} import {a.name}" for a in node.names if a.name in (*bad, "*")
+            ]
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in (*BAD_CALLS, *BUILT):
-            found.append(node.id)
+            problems.append(node.id)
         elif isinstance(node, ast.Attribute):
             if node.attr in BUILT:
-                found.append(node.attr)
+                problems.append(node.attr)
             owner = node.value.id if isinstance(node.value, ast.Name) else None
             if owner in known and node.attr in BAD_NAMES[known[owner]]:
-                found.append(f"{owner}.{node.attr}")
+                problems.append(f"{owner}.{node.attr}")
         elif isinstance(node, ast.Call):
-            found += [
+            problems += [
                 k.arg
                 for k in node.keywords
                 if k.arg in BAD_WORDS and not (isinstance(k.value, ast.Name) and k.arg == "shell")
             ]
             name = node.func.id if isinstance(node.func, ast.Name) else None
-            # Whatever is looked for: the parts of a module have names of their own.
+            # Attributes of these modules may not be looked up by a computed name.
             if name in ("getattr", "setattr", "vars") and isinstance(node.args[0], ast.Name):
                 owner = node.args[0].id
                 if owner in known:
-                    found.append(f"{name}({owner}, ...)")
+                    problems.append(f"{name}({owner}, ...)")
             if name == "globals":
-                found.append(name)
-    return found
+                problems.append(name)
+    return problems
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_module_executes_data_or_starts_programs(path):
-    found = trouble(path.read_text(encoding="utf-8"))
+def test_unsafe_code_is_in_no_module(path):
+    problems = unsafe_code(path.read_text(encoding="utf-8"))
     if path in MAY_IMPORT_BY_NAME:
-        found = [what for what in found if what != "import_module"]
-    assert not found
+        problems = [what for what in problems if what != "import_module"]
+    assert not problems
 
 
 @pytest.mark.parametrize(
@@ -123,12 +125,12 @@ def test_no_module_executes_data_or_starts_programs(path):
         "def f():\n    import pickle", "import tarfile", "shutil.unpack_archive(x)", "vars(os)",
     ],
 )  # fmt: skip
-def test_the_look_finds_every_way(text):
-    assert trouble(text)
+def test_unsafe_code_detects_every_form(text):
+    assert unsafe_code(text)
 
 
-def test_the_look_lets_plain_code_be():
-    assert not trouble(
+def test_unsafe_code_accepts_safe_code():
+    assert not unsafe_code(
         textwrap.dedent(
             """
             import os, re, torch
@@ -147,8 +149,8 @@ def test_the_look_lets_plain_code_be():
 # --- run folders ----------------------------------------------------------------------------------
 
 
-def test_nothing_is_written_through_links_or_outside(tmp_path):
-    """A run has plain files alone, so there is nothing to unpack; names and links are refused."""
+def test_save_and_load_refuse_links_and_paths(tmp_path):
+    """A run consists of plain files; other names and links are refused."""
     ids = pa.array(["a"])
     for name in ("../out", "/tmp/out", "a/b", "..", ".hidden", "x\0y"):
         with pytest.raises(InputError, match="is not a plain file name"):
@@ -165,7 +167,7 @@ def test_nothing_is_written_through_links_or_outside(tmp_path):
     assert not (tmp_path / "run" / "notes.txt").is_symlink()
 
 
-def test_a_zip_is_no_run_and_nothing_is_unpacked(tmp_path):
+def test_load_refuses_a_zip_file(tmp_path):
     import zipfile
 
     archive = tmp_path / "run"
@@ -177,8 +179,8 @@ def test_a_zip_is_no_run_and_nothing_is_unpacked(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_leftover_that_is_a_link_is_not_followed(tmp_path):
-    """Tidying up after a killed save removes folders of our own, not what a link points to."""
+def test_save_does_not_follow_a_link_when_it_removes_temporary_folders(tmp_path):
+    """After a killed save, only temporary folders are removed, not the target of a link."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.tex").write_text("years")
     (tmp_path / ".run.0123456789ab").symlink_to(tmp_path / "precious")
@@ -188,7 +190,7 @@ def test_a_leftover_that_is_a_link_is_not_followed(tmp_path):
 
 
 @pytest.mark.parametrize("formula", ["=cmd()", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "=1,2"])
-def test_formulas_are_ids_and_stay_what_they_are(formula, tmp_path):
+def test_recommend_writes_formulas_unchanged(formula, tmp_path):
     """Ids are written unchanged; see docs/explanation/threat-model.md."""
     events = tmp_path / "events.csv"
     quoted = f'"{formula}"'
@@ -214,14 +216,14 @@ def test_make_app_routes_require_the_key_except_open_paths(tmp_path):
             for method in (getattr(route, "methods", None) or ())
         }
         assert {path for _, path in routes} >= {"/recommend", "/reload", "/page/users", "/metrics"}
-        opened = set()
+        open_paths = set()
         for method, path in routes:
             answer = client.request(method, re.sub(r"\{[^}]*\}", "u1", path))
             if answer.status_code != 401:
-                opened.add(path)
+                open_paths.add(path)
             elif method != "HEAD":
                 check_refused(answer, 401, "X-API-Key")
-    assert opened == set(OPEN_PATHS) == {"/", "/healthz", "/readyz"}
+    assert open_paths == set(OPEN_PATHS) == {"/", "/healthz", "/readyz"}
 
 
 # --- dependencies ---------------------------------------------------------------------------------
@@ -231,8 +233,8 @@ NEEDED = [Requirement(text) for text in PROJECT["dependencies"]]
 OPTIONAL = [
     Requirement(text) for name in EXTRAS for text in EXTRAS[name] if not text.startswith("llpauc[")
 ]
-# Imported by name, and installed by what is declared: who brings each.
-BROUGHT = {"docstring-parser": "jsonargparse", "pydantic-core": "pydantic", "starlette": "fastapi"}
+# Packages that are imported here and installed by a declared dependency.
+INDIRECT = {"docstring-parser": "jsonargparse", "pydantic-core": "pydantic", "starlette": "fastapi"}
 
 
 def plain(name: str) -> str:
@@ -240,11 +242,11 @@ def plain(name: str) -> str:
 
 
 @pytest.mark.parametrize("needed", [*NEEDED, *OPTIONAL], ids=str)
-def test_every_dependency_has_a_lower_bound(needed):
+def test_pyproject_dependencies_have_lower_bounds(needed):
     assert any(bound.operator in (">=", "==", "~=") for bound in needed.specifier), needed
 
 
-def test_everything_imported_is_declared():
+def test_pyproject_declares_every_imported_package():
     used = set()
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -253,19 +255,19 @@ def test_everything_imported_is_declared():
             elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
                 used.add(node.module.split(".")[0])
     used -= set(sys.stdlib_module_names) | {"llpauc"}
-    there = packages_distributions()
+    distributions = packages_distributions()
     declared = {plain(needed.name) for needed in [*NEEDED, *OPTIONAL]}
     for module in used:
-        names = {plain(name) for name in there.get(module, [module])}
+        names = {plain(name) for name in distributions.get(module, [module])}
         if names & declared:
             continue
-        (name,) = names & set(BROUGHT)
-        brings = {plain(Requirement(text).name) for text in requires(BROUGHT[name]) or []}
-        assert name in brings, f"{module} is imported and nobody installs it"
-        assert BROUGHT[name] in declared
+        (name,) = names & set(INDIRECT)
+        required = {plain(Requirement(text).name) for text in requires(INDIRECT[name]) or []}
+        assert name in required, f"{module} is imported but not installed by a dependency"
+        assert INDIRECT[name] in declared
 
 
-def test_every_dependency_is_pinned_for_the_tests():
+def test_constraints_pin_every_dependency():
     pins = {
         plain(Requirement(line).name): Requirement(line)
         for line in (ROOT / "constraints.txt").read_text().splitlines()
@@ -281,16 +283,16 @@ FREE = ("MIT", "BSD", "Apache", "PSF", "Python Software Foundation", "ISC", "MPL
 
 
 @pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.name)
-def test_the_licence_of_what_everybody_installs_is_free_and_listed(needed):
-    told = metadata(needed.name)
-    texts = [told.get("License-Expression") or "", (told.get("License") or "")[:200]]
-    texts += [line for line in told.get_all("Classifier") or [] if line.startswith("License")]
+def test_dependencies_have_a_free_licence_that_is_listed(needed):
+    package = metadata(needed.name)
+    texts = [package.get("License-Expression") or "", (package.get("License") or "")[:200]]
+    texts += [line for line in package.get_all("Classifier") or [] if line.startswith("License")]
     assert any(word in text for word in FREE for text in texts), texts
-    listed = (ROOT / "docs" / "explanation" / "threat-model.md").read_text()
-    assert f"`{needed.name}`" in listed, f"{needed.name} is not in the list of licences"
+    page = (ROOT / "docs" / "explanation" / "threat-model.md").read_text()
+    assert f"`{needed.name}`" in page, f"{needed.name} is not in the list of licences"
 
 
-def test_how_to_report_is_told():
+def test_security_md_explains_how_to_report():
     text = (ROOT / "SECURITY.md").read_text()
     assert "report" in text.lower()
     assert str(Path("docs") / "threat-model.md") in text

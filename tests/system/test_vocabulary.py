@@ -42,19 +42,19 @@ def name(path: Path) -> str:
 
 
 def identifiers(tree: ast.AST) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.Attribute):
-            found.add(node.attr)
+            names.add(node.attr)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
+            names.add(node.arg)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.alias):
-            found.add(node.asname or node.name.split(".")[-1])
-    return found
+            names.add(node.asname or node.name.split(".")[-1])
+    return names
 
 
 def words(identifier: str) -> set[str]:

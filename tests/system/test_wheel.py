@@ -1,7 +1,7 @@
-"""The wheel, built and tried as somebody does who has no checkout.
+"""The wheel, built and used without a checkout.
 
-The empty environment is given the packages that llpauc depends on by a .pth file to those that are
-installed here: to install torch once more would take minutes. llpauc itself comes from the wheel.
+The new environment has links to the installed dependencies, since installing torch again would take
+minutes. llpauc itself comes from the wheel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from what belongs to the source alone, so that no leftover of the checkout gets in."""
+    """Built from a copy of the source, so that no other file of the checkout is included."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -39,39 +39,39 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_all_of_the_package_is_in_it(wheel: Path) -> None:
+def test_wheel_contains_the_whole_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         packed = {name for name in opened.namelist() if name.startswith("llpauc/")}
         (licence,) = (name for name in opened.namelist() if name.endswith("LICENSE"))
         assert b"MIT" in opened.read(licence)
     source = ROOT / "src"
-    kept = [path for path in (source / "llpauc").rglob("*") if path.is_file()]
-    wanted = {str(path.relative_to(source)) for path in kept if "__pycache__" not in path.parts}
-    assert {"llpauc/py.typed", "llpauc/page/page.html", "llpauc/page/page.js"} <= wanted
-    assert packed == wanted
+    files = [path for path in (source / "llpauc").rglob("*") if path.is_file()]
+    expected = {str(path.relative_to(source)) for path in files if "__pycache__" not in path.parts}
+    assert {"llpauc/py.typed", "llpauc/page/page.html", "llpauc/page/page.js"} <= expected
+    assert packed == expected
 
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its folder of programs."""
+    """The bin folder of an environment with the wheel."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
-    found = subprocess.run(
+    process = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
-    own = Path(found.stdout.strip())
+    site_packages = Path(process.stdout.strip())
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps",
          "--no-index", wheel],
         check=True, cwd=folder,
     )  # fmt: skip
-    # Links to all packages but llpauc: a .pth to the folder would bring our editable one along.
+    # Links to all packages except llpauc, which is installed in editable mode here.
     for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         for path in Path(place).iterdir():
             if "llpauc" not in path.name.lower() and path.suffix != ".pth":
-                (own / path.name).symlink_to(path)
+                (site_packages / path.name).symlink_to(path)
     return python.parent
 
 
@@ -83,31 +83,31 @@ def run(environment: Path, folder: Path, *words: str) -> subprocess.CompletedPro
     )  # fmt: skip
 
 
-def test_it_runs_without_the_checkout(environment: Path, tmp_path: Path) -> None:
-    where = run(environment, tmp_path, "python", "-c", "import llpauc; print(llpauc.__file__)")
-    assert Path(where.stdout.strip()).is_relative_to(environment.parent)
-    told = run(environment, tmp_path, "llpauc", "--version")
-    assert told.stderr == ""
-    assert told.stdout.startswith("llpauc 0.")
+def test_wheel_runs_without_the_checkout(environment: Path, tmp_path: Path) -> None:
+    imported = run(environment, tmp_path, "python", "-c", "import llpauc; print(llpauc.__file__)")
+    assert Path(imported.stdout.strip()).is_relative_to(environment.parent)
+    result = run(environment, tmp_path, "llpauc", "--version")
+    assert result.stderr == ""
+    assert result.stdout.startswith("llpauc 0.")
 
 
-def test_lists_and_page_from_the_wheel(environment: Path, tmp_path: Path) -> None:
+def test_wheel_recommend_and_report(environment: Path, tmp_path: Path) -> None:
     saved = ROOT / "tests" / "artifacts" / "format-2-mf" / "run"
     run_folder = shutil.copytree(saved, tmp_path / "run")
     lists = run(environment, tmp_path, "llpauc", "recommend", "run", "-k", "2", "--json")
     assert lists.returncode == 0, lists.stderr
     assert json.loads(lists.stdout)
-    # The page's files come out of the package.
+    # The files of the page are part of the package.
     page = run(environment, tmp_path, "llpauc", "report", str(run_folder), "--out", "report.html")
     assert page.returncode == 0, page.stderr
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
 @pytest.mark.skipif("LLPAUC_WHEEL_DEMO" not in os.environ, reason="a minute: `make wheel-test`")
-def test_demo_from_the_wheel(environment: Path, tmp_path: Path) -> None:
-    """Every kernel is compiled anew, as it is for somebody who has just installed it."""
-    made = run(environment, tmp_path, "llpauc", "demo", "--json")
-    assert made.returncode == 0, made.stderr
-    figures = json.loads(made.stdout)
-    trained, popular = (figures[name]["all"]["ndcg@20"] for name in ("MF + LLPAUC", "popularity"))
+def test_wheel_demo(environment: Path, tmp_path: Path) -> None:
+    """All kernels are compiled, as after a first installation."""
+    result = run(environment, tmp_path, "llpauc", "demo", "--json")
+    assert result.returncode == 0, result.stderr
+    metrics = json.loads(result.stdout)
+    trained, popular = (metrics[name]["all"]["ndcg@20"] for name in ("MF + LLPAUC", "popularity"))
     assert trained > popular
