@@ -1,12 +1,13 @@
 """Train recommenders towards their top-K lists.
 
-What people use most can be imported from here; nothing heavy is loaded before it is asked for.
+The most used names can be imported from here. Nothing is imported before it is used.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from llpauc.options import lazy_exports
 
 if TYPE_CHECKING:
     from llpauc.data.ids import IdMap
@@ -16,20 +17,6 @@ if TYPE_CHECKING:
     from llpauc.losses import LLPAUCLoss
     from llpauc.metrics import auc_score, llpauc_score, opauc_score
     from llpauc.recommend import Recommender
-
-_HOMES = {
-    "IdMap": "data.ids",
-    "Interactions": "data.interactions",
-    "LLPAUCLoss": "losses",
-    "Recommender": "recommend",
-    "Split": "data.interactions",
-    "auc_score": "metrics",
-    "evaluate": "evaluation",
-    "llpauc_score": "metrics",
-    "opauc_score": "metrics",
-    "read_interactions": "data.readers",
-    "read_split": "data.readers",
-}
 
 __all__ = [
     "IdMap",
@@ -45,11 +32,22 @@ __all__ = [
     "read_split",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'llpauc' has no attribute {name!r}")
-    return getattr(import_module(f"llpauc.{_HOMES[name]}"), name)
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "IdMap": "data.ids",
+        "Interactions": "data.interactions",
+        "LLPAUCLoss": "losses",
+        "Recommender": "recommend",
+        "Split": "data.interactions",
+        "auc_score": "metrics",
+        "evaluate": "evaluation",
+        "llpauc_score": "metrics",
+        "opauc_score": "metrics",
+        "read_interactions": "data.readers",
+        "read_split": "data.readers",
+    },
+)
 
 
 def __dir__() -> list[str]:

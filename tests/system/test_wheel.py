@@ -47,7 +47,7 @@ def test_wheel_contains_the_whole_package(wheel: Path) -> None:
     source = ROOT / "src"
     files = [path for path in (source / "llpauc").rglob("*") if path.is_file()]
     expected = {str(path.relative_to(source)) for path in files if "__pycache__" not in path.parts}
-    assert {"llpauc/py.typed", "llpauc/page/page.html", "llpauc/page/page.js"} <= expected
+    assert {"llpauc/py.typed", "llpauc/report/page.html", "llpauc/report/page.js"} <= expected
     assert packed == expected
 
 

@@ -13,13 +13,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from llpauc.errors import InputError
-from llpauc.options import Count, Grid, LogRange, NonNegative, Positive, Registry, check_options
+from llpauc.options import (
+    Count,
+    Grid,
+    LogRange,
+    NonNegative,
+    Positive,
+    Registry,
+    check_options,
+    import_object,
+)
 
 if TYPE_CHECKING:
     from llpauc.models.base import Model
@@ -164,8 +172,7 @@ class ModelEntry:
         """The model's class."""
         if not isinstance(self.place, str):
             return self.place
-        module, _, name = self.place.partition(":")
-        model: type[Model] = getattr(import_module(module), name)
+        model: type[Model] = import_object(self.place)
         return model
 
 
