@@ -1,6 +1,6 @@
 """Settings that are good without tuning, chosen by the shape of the data.
 
-docs/explanation/recipes.md has the measurements. A recipe is a dict of `Recommender` parameters;
+docs/recipes.md has the measurements. A recipe is a dict of `Recommender` parameters;
 parameters that the user sets replace those of the recipe.
 """
 
