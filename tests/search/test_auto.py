@@ -176,7 +176,7 @@ def test_auto_without_time_delivers_a_baseline():
     result = auto(taste_split(), ticking(1e-6))
     assert result.final is not None
     assert result.final.winner.candidate.is_baseline
-    assert result.search.best_trained is None
+    assert result.final.search.best_trained is None
 
 
 def test_train_candidate_out_of_time_keeps_the_best_affordable_epoch():
@@ -186,7 +186,7 @@ def test_train_candidate_out_of_time_keeps_the_best_affordable_epoch():
     entry = train_candidate(search, scout(split.train))
     assert entry.ended == "out of time"
     assert 0 < entry.best_epoch <= len(entry.curve) < 100
-    assert entry.valid == max(entry.curve[: entry.best_epoch])
+    assert entry.value == max(entry.curve[: entry.best_epoch])
     assert search.reserve(entry, entry) <= 6.0
 
 
@@ -196,7 +196,7 @@ def test_train_candidate_has_the_validation_value_of_a_recommender():
     candidate = scout(split.train)
     entry = train_candidate(search, candidate)
     again = Recommender(**candidate.settings, seed=0).fit(split)
-    assert entry.valid == evaluate(again.scorer(), split, on="valid").mean("ndcg@20")
+    assert entry.value == evaluate(again.scorer(), split, on="valid").mean("ndcg@20")
     assert entry.best_epoch == again.history.best_epoch
 
 
@@ -232,7 +232,7 @@ def test_auto_winner_that_cannot_be_refitted_is_replaced_by_the_next(monkeypatch
     first = fitted[0]
     assert result.final.winner is not first
     assert result.final.winner.value == max(f.trial.value for f in result.final.finalists)
-    assert "as if" in result.search.skipped[first.candidate.name]
+    assert "as if" in result.final.search.skipped[first.candidate.name]
     assert no_list_contains_seen_items(result, split)
 
 
@@ -259,7 +259,7 @@ def test_auto_ctrl_c_finishes_with_the_best_so_far():
     result = auto(split, ticking(1e6), progress=progress)
     assert interrupted
     assert result.signal == signal.SIGINT
-    assert sum(not entry.candidate.is_baseline for entry in result.search.trials) == 1
+    assert sum(not entry.candidate.is_baseline for entry in result.final.search.trials) == 1
     assert no_list_contains_seen_items(result, split)
 
 
@@ -310,19 +310,19 @@ def test_auto_trials_do_not_depend_on_the_test_part(monkeypatch):
         split.test.users, rng.permutation(split.test.items), split.user_ids, split.item_ids
     )
     found = [
-        auto(Split(split.train, split.valid, test), ticking(1e6)).search.trials
+        auto(Split(split.train, split.valid, test), ticking(1e6)).final.search.trials
         for test in (split.test, moved)
     ]
     first, second = (
-        [(t.candidate.name, t.valid, t.best_epoch) for t in trials] for trials in found
+        [(t.candidate.name, t.value, t.best_epoch) for t in trials] for trials in found
     )
     assert first == second
 
 
 def test_auto_winner_has_the_best_validation_value_and_is_first():
     result = auto(taste_split(), ticking(30.0, 0.05))
-    best = max(e.valid for e in result.search.trials if e.valid is not None)
-    assert result.final.winner.valid == best
+    best = max(e.value for e in result.final.search.trials if e.value is not None)
+    assert result.final.winner.value == best
     names = [finalist.trial.candidate.model for finalist in result.final.finalists]
     assert {"popularity", "itemknn", "ease"} <= set(names)
     assert result.final.finalists[0].trial is result.final.winner
@@ -399,7 +399,7 @@ def test_weaknesses_name_a_better_rival():
     split = taste_split()
     result = auto(split, ticking(1e-6))
     rival = result.final.finalists[0].trial.candidate.name
-    flat = result.comparison
+    flat = result.final.comparison
     worse = {name: comparison.Interval(-0.1, -0.2, -0.05) for name in flat.leads}
     output = comparison.weaknesses(
         comparison.Comparison(flat.intervals, worse, [], flat.popular, flat.lists, flat.users, 0),

@@ -38,12 +38,11 @@ from llpauc.report.tuning import AlphaBeta, best_in_bins
 from llpauc.search import space as spaces
 from llpauc.search import study as studies
 from llpauc.search import tuning as tunings
+from llpauc.search.space import plan_grid, plan_space
 from llpauc.search.trials import parse_budget
 from llpauc.search.tuning import (
     TrialRecord,
     Tuning,
-    plan_grid,
-    plan_space,
     run_study_trial,
     tune,
     validation_split,
@@ -707,9 +706,12 @@ def test_is_surplus_of_two_last_trials_the_later_is_withdrawn(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", trials=1)
     study = tuning.open(fingerprint(SPLIT.train, SPLIT.valid))
     numbers = [study.ask().number for _ in range(2)]
-    assert [tunings._is_surplus(study, number, tuning) for number in numbers] == [False, True]
+    assert [tunings.is_surplus(study.get_trials(), number, tuning) for number in numbers] == [
+        False,
+        True,
+    ]
     study.tell(numbers[0], state=TrialState.FAIL)  # a lost trial makes room
-    assert not tunings._is_surplus(study, numbers[1], tuning)
+    assert not tunings.is_surplus(study.get_trials(), numbers[1], tuning)
 
 
 def test_is_surplus_starting_point_queued_twice_is_run_once(tmp_path):
@@ -718,7 +720,10 @@ def test_is_surplus_starting_point_queued_twice_is_run_once(tmp_path):
     for _ in range(2):
         study.enqueue_trial({"lr": 0.01}, user_attrs={"starting_point": "defaults"})
     numbers = [study.ask().number for _ in range(2)]
-    assert [tunings._is_surplus(study, number, tuning) for number in numbers] == [False, True]
+    assert [tunings.is_surplus(study.get_trials(), number, tuning) for number in numbers] == [
+        False,
+        True,
+    ]
 
 
 # --- what is left behind --------------------------------------------------------------------------
@@ -753,7 +758,8 @@ def test_tune_command_best_toml_trains_to_the_same_value(
 
 def test_config_of_trial_stopped_by_the_budget_has_its_epochs(tmp_path):
     tuning = a_tuning(tmp_path / "s")
-    cut = TrialRecord(0, "complete", 0.5, "budget", 3, 4, 1.0, {"lr": 0.1})
+    curve = (0.2, 0.3, 0.5, 0.4)
+    cut = TrialRecord("budget", 0.5, 3, curve, number=0, state="complete", params={"lr": 0.1})
     assert config_of(cut, tuning)["epochs"] == 4
     assert config_of(replace(cut, ended="patience"), tuning)["epochs"] == tuning.epochs
 
@@ -782,7 +788,9 @@ def test_importances_are_one_way_anova_on_ranks():
     kinds = rng.choice(["a", "b", "c"], 60)
     values = rng.normal(size=60) + (kinds == "b")
     rows = [
-        TrialRecord(i, "complete", float(v), "epochs", 1, 1, 1.0, {"kind": str(k), "same": 1})
+        TrialRecord(
+            "epochs", float(v), number=i, state="complete", params={"kind": str(k), "same": 1}
+        )
         for i, (v, k) in enumerate(zip(values, kinds, strict=True))
     ]
     ranks = rankdata(values)
@@ -795,7 +803,9 @@ def test_importances_detect_a_central_optimum_and_ignore_noise():
     rng = np.random.default_rng(6)
     middle, noise = rng.random(80), rng.random(80)
     rows = [
-        TrialRecord(i, "complete", -abs(m - 0.5), "epochs", 1, 1, 1.0, {"middle": m, "noise": n})
+        TrialRecord(
+            "epochs", -abs(m - 0.5), number=i, state="complete", params={"middle": m, "noise": n}
+        )
         for i, (m, n) in enumerate(zip(middle, noise, strict=True))
     ]
     found = importances(rows)

@@ -59,7 +59,7 @@ def auto(
     """
     from llpauc.data.interactions import Split
     from llpauc.search import auto_search
-    from llpauc.search.auto_report import ReportInput, deliver, headline, write_report
+    from llpauc.search.auto_report import headline, write_results
     from llpauc.search.trials import Budget, parse_budget
     from llpauc.storage.run_folder import check_replaceable
 
@@ -71,11 +71,11 @@ def auto(
     limit = Budget(seconds, begun + _warm_up_seconds())
     with search_progress() as progress:
         result = auto_search.auto(events, limit, k=k, seed=seed, how=how, progress=progress)
-        config = _config(result, table, path)
         progress("writing", 1.0)
-        rows = deliver(result, Path(out), k=k, data=path)
-        given = ReportInput(result, path, data.notes, limit, k, rows, command_name(), out, config)
-        write_report(given, Path(out))
+        rows = write_results(
+            result, Path(out), data=path, notes=data.notes, budget=limit, k=k,
+            config=_config(result, table, path), command=command_name(),
+        )  # fmt: skip
     if json:
         print_json(_as_json(result, out, rows, limit.passed))
     else:
@@ -111,47 +111,46 @@ def _config(result: AutoResult, table: TableOptions, path: str) -> str:
     comment = f"llpauc auto on {path}"
     if result.final is not None:
         winner = result.final.winner
-        comment = f"{winner.candidate.name}: validation ndcg@20 {winner.value:.6f}; {comment}"
+        comment = f"{winner.candidate.name}: validation ndcg@20 {winner.sort_value:.6f}; {comment}"
     return train_config(result.settings, table, comment)
 
 
 def _show(result: AutoResult) -> None:
     from llpauc.search.auto_search import METRICS
 
-    if result.final is None or result.comparison is None:
+    if result.final is None:
         return
-    intervals = result.comparison.intervals
+    intervals = result.final.comparison.intervals
     rows = []
     for position, finalist in enumerate(result.final.finalists):
         name = finalist.name
         first = intervals[METRICS[0]][name]
         means = [intervals[metric][name].mean for metric in METRICS]
         label = name if position else f"{name} (chosen)"
-        rows.append([label, finalist.trial.valid, *means, f"{first.low:.4f} to {first.high:.4f}"])
+        rows.append([label, finalist.trial.value, *means, f"{first.low:.4f} to {first.high:.4f}"])
     show_table(
-        f"Test part, read once: {result.comparison.users:,} users",
+        f"Test part, read once: {result.final.comparison.users:,} users",
         ["method", "validation ndcg@20", *METRICS, "95% interval, ndcg@20"],
         rows,
     )
 
 
 def _as_json(result: AutoResult, out: str, rows: int, seconds: float) -> dict[str, Any]:
-    winner, test = "popularity", None
-    if result.final is not None and result.comparison is not None:
-        winner = result.final.winner.candidate.name
+    winner, test, trials = "popularity", None, []
+    if result.final is not None:
+        winner, trials = result.final.winner.candidate.name, result.final.search.trials
         test = {
             finalist.name: {
                 metric: asdict(intervals[finalist.name])
-                for metric, intervals in result.comparison.intervals.items()
+                for metric, intervals in result.final.comparison.intervals.items()
             }
             for finalist in result.final.finalists
         }
-    trials = [] if result.search is None else result.search.trials
     return {
         "winner": winner, "settings": result.settings, "test": test,
         "tried": [
             {
-                "name": trial.candidate.name, "valid": trial.valid, "ended": trial.ended,
+                "name": trial.candidate.name, "valid": trial.value, "ended": trial.ended,
                 "best_epoch": trial.best_epoch, "seconds": round(trial.seconds, 2),
             }
             for trial in trials

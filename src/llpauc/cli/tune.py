@@ -81,12 +81,12 @@ def tune(
         json: print the trials as JSON
     """
     given = dict(locals())
-    import llpauc.search.tuning as search
     from llpauc.data.interactions import Split
     from llpauc.metrics import parse_metric
     from llpauc.recommend.recipes import recipe
     from llpauc.recommend.sources import as_split
-    from llpauc.search.space import check_names
+    from llpauc.search import tuning as search
+    from llpauc.search.space import check_names, plan_grid, plan_space
     from llpauc.search.study import check_installed, check_storage
     from llpauc.search.trials import parse_budget
     from llpauc.search.tuning_report import config_of, write_tuning
@@ -111,9 +111,9 @@ def tune(
         settings = recipe("auto", whole.train, whole.valid)
         if models is None:
             model_names = tuple(dict.fromkeys((*model_names, settings["model"])))
-        searched, points = search.plan_space(split, losses, model_names, metric, settings, space)
+        searched, points = plan_space(split, losses, model_names, metric, settings, space)
     else:
-        searched, points = search.plan_grid(grid, losses, model_names, space)
+        searched, points = plan_grid(grid, losses, model_names, space)
     held_out = {"hold_out": hold_out} if whole.valid is None else {}
     del data, whole
     Path(out).mkdir(parents=True, exist_ok=True)

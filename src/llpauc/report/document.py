@@ -146,6 +146,7 @@ class Table:
 @dataclass(frozen=True)
 class Code:
     text: str
+    language: str = ""
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,8 @@ def _markdown(block: Block) -> str:
             return f"**{_one_line(text)}**" if strong else _one_line(text)
         case Bullets(lines):
             return bullet_list([_one_line(line) for line in lines])
-        case Code(text):
-            return f"```\n{text}\n```"
+        case Code(text, language):
+            return f"```{language}\n{text}\n```"
         case Table(header, rows, marked=marked):
             cells = [
                 [f"**{_cell(text)}**" if index == marked else _cell(text) for text in row]

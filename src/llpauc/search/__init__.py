@@ -8,8 +8,9 @@ from llpauc.options import lazy_exports
 
 if TYPE_CHECKING:
     from llpauc.search.auto_search import AutoResult, auto
+    from llpauc.search.space import plan_grid, plan_space
     from llpauc.search.trials import Budget, parse_budget
-    from llpauc.search.tuning import TuneResult, Tuning, plan_grid, plan_space
+    from llpauc.search.tuning import TuneResult, Tuning, tune
 
 __all__ = [
     "AutoResult",
@@ -28,5 +29,7 @@ _PLACES = {
     "auto": "auto_search",
     "Budget": "trials",
     "parse_budget": "trials",
+    "plan_grid": "space",
+    "plan_space": "space",
 }
 __getattr__ = lazy_exports(__name__, {name: _PLACES.get(name, "tuning") for name in __all__})

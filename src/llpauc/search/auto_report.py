@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from llpauc.report.document import (
 )
 from llpauc.search.auto_search import METRICS, VALID_USERS, AutoResult, Final, Search
 from llpauc.search.candidates import METRIC
-from llpauc.search.comparison import RESAMPLES, Comparison, weaknesses
+from llpauc.search.comparison import RESAMPLES, weaknesses
 from llpauc.search.trials import Budget
 from llpauc.storage.atomic import atomic_write
 
@@ -42,106 +41,103 @@ _ENDED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ReportInput:
-    """What a report is made of.
-
-    Args:
-        result: of `auto`.
-        path: of the data.
-        notes: what was detected on reading.
-        budget: time limit, and time passed.
-        k: length of the lists.
-        rows: of recommendations.parquet.
-        command: how the user calls the program.
-        out: the folder.
-        config: text of config.toml.
-    """
-
-    result: AutoResult
-    path: str
-    notes: Sequence[str]
-    budget: Budget
-    k: int
-    rows: int
-    command: str
-    out: str
-    config: str
-
-
-def deliver(result: AutoResult, folder: Path, *, k: int, data: str) -> int:
-    """Write FOLDER/run and FOLDER/recommendations.parquet; the number of its rows.
+def write_results(
+    result: AutoResult, folder: Path, *, data: str, notes: Sequence[str], budget: Budget, k: int,
+    config: str, command: str,
+) -> int:  # fmt: skip
+    """Write the run, the recommendations, the report and config.toml; the number of list rows.
 
     Args:
         result: of `auto`.
         folder: created if necessary.
+        data: path of the events.
+        notes: what was detected on reading them.
+        budget: time limit, and time passed.
         k: length of the lists.
-        data: path of the events, for the run's meta.json.
+        config: text of config.toml.
+        command: how the user calls the program.
     """
     folder.mkdir(parents=True, exist_ok=True)
     measured = {}
     if result.final is not None:
         winner = result.final.finalists[0]
-        measured = {"valid": winner.trial.valid, "test": winner.evaluation.summary()}
+        measured = {"valid": winner.trial.value, "test": winner.evaluation.summary()}
     result.recommender.save(folder / "run", data=data, **measured)
     path = folder / "recommendations.parquet"
-    return write_recommendations(result.recommender.require_fitted(), path, ListRequest(k)).rows
+    rows = write_recommendations(result.recommender.require_fitted(), path, ListRequest(k)).rows
 
-
-def write_report(given: ReportInput, folder: Path) -> None:
-    """Write FOLDER/report.html, report.md and config.toml."""
-    content, title = blocks(given), f"Recommendations for {given.path}"
+    blocks: list[Block] = [Text(headline(result), strong=True)]
+    events = "all events"
+    if (final := result.final) is not None:
+        blocks += [*_test_blocks(final), *_weakness_blocks(final), *_trial_blocks(final.search)]
+        if not final.on_all_events:
+            events = "the events before the test (there was no time for the last fit)"
+    blocks += [
+        *_data_blocks(result, notes),
+        Heading("Files"),
+        Bullets(
+            [
+                f"recommendations.parquet: {rows:,} rows user, item, rank, score: the top"
+                f" {k} of every user, without the items they have",
+                f"run/: the model, fitted on {events}, for llpauc recommend and Recommender.load",
+                "config.toml: the winner's settings, for llpauc train --config",
+                f"this report: {budget.passed:.0f} s of {budget.seconds:.0f} s used;"
+                f" llpauc {version('llpauc')}",
+            ]
+        ),
+        Code(config.strip()),
+        Heading("Next"),
+        Code(
+            f"{command} recommend {folder}/run --users ID,ID      # lists of some users\n"
+            f"{command} recommend {folder}/run --items ID,ID      # for a new user\n"
+            f"{command} train {data} --config {folder}/config.toml --out new-run"
+            "      # train again on newer data\n"
+            f"{command} auto {data} --budget 1h      # search longer"
+        ),
+    ]
+    title = f"Recommendations for {data}"
     texts = {
-        "config.toml": given.config,
-        "report.md": as_markdown(title, content),
-        "report.html": as_html(title, content),
+        "config.toml": config,
+        "report.md": as_markdown(title, blocks),
+        "report.html": as_html(title, blocks),
     }
     for name, text in texts.items():
         with atomic_write(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
+    return rows
 
 
 def headline(result: AutoResult) -> str:
     """The result in two or three sentences."""
-    if result.final is None or result.comparison is None or result.search is None:
+    if result.final is None:
         return (
             "There are too few events to hold any out, so nothing could be compared: every user"
             " gets the most popular items they do not have yet."
         )
     winner, candidate = result.final.winner, result.final.winner.candidate
-    intervals = result.comparison.intervals[METRIC]
+    intervals = result.final.comparison.intervals[METRIC]
     leads = [
         f"{lead.mean / intervals[method].mean:+.0%} compared with {method}"
-        for method, lead in result.comparison.leads.items()
+        for method, lead in result.final.comparison.leads.items()
         if intervals[method].mean > 0
     ]
     text = (
         f"Chosen on validation: {candidate.name} ({candidate.description}). Its NDCG@20 on the test"
         f" part is {intervals[candidate.name].mean:.4f}{': ' * bool(leads)}{', '.join(leads)}."
     )
-    trained = result.search.best_trained
+    trained = result.final.search.best_trained
     if candidate.is_baseline and trained is not None:
         text += (
             " No trained model was better on validation; the best of them was"
-            f" {trained.candidate.name} ({trained.value:.4f}; the winner has {winner.value:.4f})."
+            f" {trained.candidate.name} ({trained.value_text}; the winner has {winner.value_text})."
         )
     elif candidate.is_baseline:
         text += " There was no time to train a model; a larger budget may find a better one."
     return text
 
 
-def blocks(given: ReportInput) -> list[Block]:
-    result = given.result
-    content: list[Block] = [Text(headline(result), strong=True)]
-    if result.search and result.final and result.comparison:
-        content += _test_blocks(result.comparison, result.final)
-        content += _weakness_blocks(result.comparison, result.search, result.final)
-        content += _trial_blocks(result.search)
-    return content + _data_blocks(given) + _file_blocks(given)
-
-
-def _test_blocks(comparison: Comparison, final: Final) -> list[Block]:
-    names = [finalist.name for finalist in final.finalists]
+def _test_blocks(final: Final) -> list[Block]:
+    names, comparison = [finalist.name for finalist in final.finalists], final.comparison
     intervals = comparison.intervals[METRIC]
     rows = []
     for name in names:
@@ -204,23 +200,22 @@ def _test_blocks(comparison: Comparison, final: Final) -> list[Block]:
     ]  # fmt: skip
 
 
-def _weakness_blocks(comparison: Comparison, search: Search, final: Final) -> list[Block]:
+def _weakness_blocks(final: Final) -> list[Block]:
+    search = final.search
     moving = search.recency is not None and search.recency.has_drift
-    lines = weaknesses(comparison, final.winner.candidate.name, moving)
+    lines = weaknesses(final.comparison, final.winner.candidate.name, moving)
     if search.n_valid_users < _FEW_USERS:
         lines.append(f"Only {search.n_valid_users} users to validate on: the choice is unreliable.")
     return [Heading("Weaknesses"), Bullets(lines)]
 
 
 def _trial_blocks(search: Search) -> list[Block]:
-    ranked = sorted(search.trials, key=lambda trial: -trial.value)
+    ranked = sorted(search.trials, key=lambda trial: -trial.sort_value)
     rows = [
         [
             trial.candidate.name, trial.candidate.description,
-            _ENDED.get(trial.ended, trial.ended),
-            "-" if trial.valid is None else f"{trial.valid:.4f}",
-            f"{trial.best_epoch} of {len(trial.curve)}" if trial.curve else "-",
-            f"{trial.seconds:.1f}",
+            _ENDED.get(trial.ended, trial.ended), trial.value_text,
+            trial.epochs_text if trial.curve else "-", f"{trial.seconds:.1f}",
         ]
         for trial in ranked[:_MOST_ROWS]
     ]  # fmt: skip
@@ -238,7 +233,7 @@ def _trial_blocks(search: Search) -> list[Block]:
     ]  # fmt: skip
     if len(ranked) > _MOST_ROWS:
         content.append(Text(f"{len(ranked) - _MOST_ROWS} more were worse."))
-    close = [t.candidate.name for t in ranked[1:] if t.value >= _CLOSE * ranked[0].value]
+    close = [t.candidate.name for t in ranked[1:] if t.sort_value >= _CLOSE * ranked[0].sort_value]
     if close:
         content.append(
             Text(f"Within {1 - _CLOSE:.0%} of the winner on validation: {listing(close, 8)}.")
@@ -248,8 +243,8 @@ def _trial_blocks(search: Search) -> list[Block]:
     return content
 
 
-def _data_blocks(given: ReportInput) -> list[Block]:
-    prepared, inspection = given.result.prepared, given.result.inspection
+def _data_blocks(result: AutoResult, notes: Sequence[str]) -> list[Block]:
+    prepared, inspection = result.prepared, result.inspection
     facts = {**inspection.whole, **inspection.parts.get("data", {})}
     sizes = [f"{name} {len(part):,}" for name, part in prepared.split.parts.items()]
     content: list[Block] = [
@@ -259,8 +254,8 @@ def _data_blocks(given: ReportInput) -> list[Block]:
     if inspection.odd:
         content += [Text("Unusual:"), Bullets(inspection.odd)]
     content.append(Table(["statistic", "value"], [[n, _format(v)] for n, v in facts.items()]))
-    if given.notes:
-        content += [Text("Detected on reading:"), Bullets(given.notes)]
+    if notes:
+        content += [Text("Detected on reading:"), Bullets(notes)]
     return content
 
 
@@ -268,32 +263,3 @@ def _format(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if value.is_integer() and abs(value) >= 1 else f"{value:.4f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _file_blocks(given: ReportInput) -> list[Block]:
-    final, out, program = given.result.final, given.out, given.command
-    events = "all events"
-    if final is not None and not final.on_all_events:
-        events = "the events before the test (there was no time for the last fit)"
-    return [
-        Heading("Files"),
-        Bullets(
-            [
-                f"recommendations.parquet: {given.rows:,} rows user, item, rank, score: the top"
-                f" {given.k} of every user, without the items they have",
-                f"run/: the model, fitted on {events}, for llpauc recommend and Recommender.load",
-                "config.toml: the winner's settings, for llpauc train --config",
-                f"this report: {given.budget.passed:.0f} s of {given.budget.seconds:.0f} s used;"
-                f" llpauc {version('llpauc')}",
-            ]
-        ),
-        Code(given.config.strip()),
-        Heading("Next"),
-        Code(
-            f"{program} recommend {out}/run --users ID,ID      # lists of some users\n"
-            f"{program} recommend {out}/run --items ID,ID      # for a new user\n"
-            f"{program} train {given.path} --config {out}/config.toml --out new-run"
-            "      # train again on newer data\n"
-            f"{program} auto {given.path} --budget 1h      # search longer"
-        ),
-    ]

@@ -10,7 +10,6 @@ the lists of all users, the report. An epoch counts only if those fits can still
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections.abc import Iterator, Mapping
@@ -44,7 +43,7 @@ from llpauc.search.candidates import (
 )
 from llpauc.search.comparison import Comparison, compare
 from llpauc.search.space import Space, suggest
-from llpauc.search.trials import Budget, Progress, no_progress, run_trial
+from llpauc.search.trials import Budget, Progress, TrialResult, no_progress, run_trial
 from llpauc.training import Diverged, Epoch
 from llpauc.training.interrupt import StopRequest, stop_requests
 from llpauc.training.loop import available_memory
@@ -67,39 +66,25 @@ _OVERTIME = 1.05  # of the budget; then the last fit is given up
 _FIT_ERRORS = (Diverged, InputError, MemoryError)  # possible with more events than in the search
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A candidate and its result.
+@dataclass(frozen=True, kw_only=True)
+class Trial(TrialResult):
+    """A candidate and its result; it may also have ended as "fitted", "out of time" or "behind".
 
     Args:
         candidate: its settings include what the fit has chosen (a half-life).
-        valid: the metric on validation, or None.
-        ended: fitted, epochs, patience, out of time, behind, interrupted, diverged or refused.
-        seconds: of the trial.
         fit_seconds: estimate for another fit on as many events.
         rank_seconds: to rank all items for one user.
-        best_epoch: the epoch of `valid`; 0 for a baseline.
-        curve: validation after each epoch.
-        message: text of the error, or a remark.
     """
 
     candidate: Candidate
-    valid: float | None
-    ended: str
-    seconds: float
     fit_seconds: float = 0.0
     rank_seconds: float = 0.0
-    best_epoch: int = 0
-    curve: tuple[float, ...] = ()
-    message: str = ""
-
-    @property
-    def value(self) -> float:
-        return -math.inf if self.valid is None else self.valid
 
 
-def _best(trials: list[Trial]) -> Trial | None:
-    return max(trials, key=lambda trial: trial.value, default=None)
+def _best(*trials: Trial | None) -> Trial | None:
+    """The first trial with the highest value; None where none has a value."""
+    validated = [trial for trial in trials if trial is not None and trial.value is not None]
+    return max(validated, key=lambda trial: trial.sort_value, default=None)
 
 
 @dataclass
@@ -141,23 +126,20 @@ class Search:
 
     @property
     def best(self) -> Trial | None:
-        return _best(self.trials)
+        return _best(*self.trials)
 
     @property
     def best_trained(self) -> Trial | None:
-        return _best(
-            [t for t in self.trials if not t.candidate.is_baseline and t.valid is not None]
-        )
+        return _best(*[t for t in self.trials if not t.candidate.is_baseline])
 
     @property
     def best_baselines(self) -> list[Trial]:
         """The best trial of each baseline model, in the order they ran."""
-        best: dict[str, Trial] = {}
+        best: dict[str, Trial | None] = {}
         for trial in self.trials:
-            model = trial.candidate.model
-            if trial.candidate.is_baseline and trial.valid is not None:
-                best[model] = max(best.get(model, trial), trial, key=lambda t: t.value)
-        return list(best.values())
+            if trial.candidate.is_baseline:
+                best[trial.candidate.model] = _best(best.get(trial.candidate.model), trial)
+        return [trial for trial in best.values() if trial is not None]
 
     def show(self, status: str) -> None:
         self.progress(status, min(self.budget.passed / self.budget.seconds, 1.0))
@@ -165,19 +147,18 @@ class Search:
     def report(self, trial: Trial) -> None:
         """Record a trial and log it."""
         self.trials.append(trial)
-        value = "   -  " if trial.valid is None else f"{trial.valid:.4f}"
-        epochs = f", epoch {trial.best_epoch} of {len(trial.curve)}" if trial.curve else ""
+        epochs = f", epoch {trial.epochs_text}" if trial.curve else ""
         message = f": {trial.message}" if trial.message else ""
-        mark = " *" if trial is self.best and trial.valid is not None else ""
+        mark = " *" if trial is self.best else ""
         logger.info(
             "%s",
-            f"{self.budget.passed:6.0f} s  {value}  {trial.candidate.name}"
+            f"{self.budget.passed:6.0f} s  {trial.value_text:>6}  {trial.candidate.name}"
             f"  ({trial.ended}{epochs}, {trial.seconds:.1f} s{message}){mark}",
         )
 
     def skip(self, name: str, reason: str) -> None:
         self.skipped[name] = reason
-        logger.info("%s", f"{self.budget.passed:6.0f} s     -    {name}  ({reason})")
+        logger.info("%s", f"{self.budget.passed:6.0f} s  {'-':>6}  {name}  ({reason})")
 
     def reserve(self, winner: Trial | None, trained: Trial | None = None) -> float:
         """Seconds that the end takes if `winner` wins and `trained` is tested too."""
@@ -252,7 +233,8 @@ def _run_baseline(search: Search, candidate: Candidate) -> Trial:
         fitted = clock()
         result = evaluate(recommender.scorer(), search.validation, on="valid", metrics=[METRIC])
     except (InputError, MemoryError) as error:
-        return Trial(candidate, None, "refused", clock() - begun, message=str(error))
+        seconds = clock() - begun
+        return Trial("refused", seconds=seconds, message=str(error), candidate=candidate)
     ended = clock()
     chosen = {k: v for k, v in recommender.fitted_params.items() if k in ("half_life", "by")}
     message, description = "", candidate.description
@@ -262,9 +244,9 @@ def _run_baseline(search: Search, candidate: Candidate) -> Trial:
             description = "recent events predict no more than others: the same as popularity"
     settings = {**candidate.settings, **chosen}
     return Trial(
-        replace(candidate, settings=settings, description=description), result.mean(METRIC),
-        "fitted", ended - begun, fitted - begun, (ended - fitted) / search.n_valid_users,
-        message=message,
+        "fitted", result.mean(METRIC), seconds=ended - begun, message=message,
+        candidate=replace(candidate, settings=settings, description=description),
+        fit_seconds=fitted - begun, rank_seconds=(ended - fitted) / search.n_valid_users,
     )  # fmt: skip
 
 
@@ -312,7 +294,7 @@ def train_candidate(search: Search, candidate: Candidate) -> Trial:
     needed = search.reserve(search.best, leader)
     turn_ends = begun + _TURN * max(budget.left - needed, 0.0)
     epoch_seconds: list[float] = []
-    best, highest = Trial(candidate, None, "out of time", 0.0), -math.inf
+    best, highest = Trial("out of time", candidate=candidate), -math.inf
 
     def on_batch() -> str:
         if search.stop:
@@ -327,12 +309,11 @@ def train_candidate(search: Search, candidate: Candidate) -> Trial:
         # The first epoch may have compiled kernels.
         pace = float(np.median(epoch_seconds[1:] or epoch_seconds))
         trial = replace(
-            best, valid=value, best_epoch=epoch.number, fit_seconds=pace * epoch.number,
+            best, value=value, best_epoch=epoch.number, fit_seconds=pace * epoch.number,
             rank_seconds=ranking / search.n_valid_users,
         )  # fmt: skip
-        price = search.reserve(*(_best([t for t in (other, trial) if t is not None])
-                                 for other in (search.best, leader)))  # fmt: skip
-        if trial.value > best.value and price <= budget.left:
+        price = search.reserve(_best(search.best, trial), _best(leader, trial))
+        if value > best.sort_value and price <= budget.left:
             best, needed = trial, max(needed, price)
         highest = max(highest, value)
         search.show(f"{candidate.name}: epoch {epoch.number}, validation {METRIC} {value:.4f}")
@@ -351,10 +332,8 @@ def train_candidate(search: Search, candidate: Candidate) -> Trial:
     )
     if result.signal is not None:
         search.stop.signal = result.signal
-    return replace(
-        best, ended=result.ended, seconds=result.seconds, curve=result.curve,
-        message=result.message,
-    )  # fmt: skip
+    chosen = {"value": best.value, "best_epoch": best.best_epoch}
+    return replace(best, **{**vars(result), **chosen})
 
 
 def affordable_variants(search: Search, tried: Candidate) -> Iterator[Candidate]:
@@ -421,10 +400,10 @@ def search_around_best(search: Search) -> None:
         trial = run_candidate(search, candidate)
         if trial is None:
             return
-        if trial.valid is None:
+        if trial.value is None:
             study.tell(drawn, state=optuna.trial.TrialState.FAIL)
         else:
-            study.tell(drawn, trial.valid)
+            study.tell(drawn, trial.value)
         failures = 0 if search.best_trained is not best_before else failures + 1
 
 
@@ -465,15 +444,17 @@ class Final:
     """The test, and the model to deliver.
 
     Args:
+        search: the trials.
         finalists: the winner first, then the baselines, then the best trained model where that is
             another one and there was time.
-        test: the split of the test: all events before it, and the test part.
+        comparison: their metrics on the test part.
         recommender: the model to deliver.
         on_all_events: whether it was fitted on all events, or only on those before the test.
     """
 
+    search: Search
     finalists: tuple[Finalist, ...]
-    test: Split
+    comparison: Comparison
     recommender: Recommender
     on_all_events: bool
 
@@ -517,7 +498,7 @@ def test_and_refit(search: Search) -> Final:
     if not finalists:
         raise InputError("no method could be fitted on train and valid together")
     if finalists[0].trial is not winner:  # the next best on validation takes its place
-        finalists.sort(key=lambda finalist: -finalist.trial.value)
+        finalists.sort(key=lambda finalist: -finalist.trial.sort_value)
         logger.warning("%s could not be fitted again for the test", winner.candidate.name)
         winner = finalists[0].trial
     logger.info(
@@ -529,15 +510,18 @@ def test_and_refit(search: Search) -> Final:
     # Fit the winner on all events; without time, deliver the tested model.
     search.show(f"fitting {winner.candidate.name} on all events")
     parts = [split.train, split.valid, split.test]
+    on_all_events = True
     try:
         delivered = fit_again(winner, parts, search, _OVERTIME * search.budget.seconds)
-        return Final(tuple(finalists), test, delivered, True)
     except (_OutOfTime, *_FIT_ERRORS):
+        on_all_events = False
         delivered = finalists[0].recommender
         # Items of the test part are not recommended to users who have them.
         fitted = delivered.require_fitted()
-        delivered.fitted = dataclasses.replace(fitted, histories=join(parts).matrix)
-        return Final(tuple(finalists), test, delivered, False)
+        delivered.fitted = replace(fitted, histories=join(parts).matrix)
+    evaluations = {finalist.name: finalist.evaluation for finalist in finalists}
+    comparison = compare(evaluations, test, METRICS, search.seed)
+    return Final(search, tuple(finalists), comparison, delivered, on_all_events)
 
 
 def fit_again(
@@ -548,11 +532,9 @@ def fit_again(
     Raises:
         _OutOfTime: where training is interrupted or not done after `until` seconds of the budget.
     """
-    settings = dict(trial.candidate.settings)
+    settings = _refit_settings(trial, search.seed)
     if trial.candidate.is_baseline:
-        split = Split(join(parts[:-1]), parts[-1]) if len(parts) > 1 else Split(parts[0])
-        return Recommender(**settings, refit=True).fit(split)
-    settings |= {"epochs": trial.best_epoch, "hold_out": 0.0, "seed": search.seed}
+        return Recommender(**settings, refit=True).fit(Split(join(parts[:-1]), parts[-1]))
 
     def check_time(_: Any) -> None:
         if until < math.inf and search.budget.passed > until:
@@ -569,36 +551,38 @@ def fit_again(
 
 @dataclass(frozen=True)
 class AutoResult:
-    """The result of `auto`; search, final and comparison are None where nothing was held out.
+    """The result of `auto`.
 
     Args:
         inspection: of the data.
         prepared: the split.
-        search: the trials.
-        final: the winner and its rivals on the test part.
-        comparison: their metrics.
         recommender: the model to deliver.
-        signal: number of the signal that ended the search early, or None.
+        final: the search and the test; None where there are too few events to hold any out.
     """
 
     inspection: Inspection
     prepared: Prepared
-    search: Search | None
-    final: Final | None
-    comparison: Comparison | None
     recommender: Recommender
-    signal: int | None = None
+    final: Final | None = None
+
+    @property
+    def signal(self) -> int | None:
+        """Number of the signal that ended the search early."""
+        return None if self.final is None else self.final.search.stop.signal
 
     @property
     def settings(self) -> dict[str, Any]:
         """Parameters of `Recommender` that fit the winner again."""
-        if self.final is None or self.search is None:
+        if self.final is None:
             return dict(baseline("popularity").settings)
-        winner = self.final.winner
-        settings = dict(winner.candidate.settings)
-        if not winner.candidate.is_baseline:
-            settings |= {"epochs": winner.best_epoch, "hold_out": 0.0, "seed": self.search.seed}
-        return settings
+        return _refit_settings(self.final.winner, self.final.search.seed)
+
+
+def _refit_settings(trial: Trial, seed: int) -> dict[str, Any]:
+    settings = dict(trial.candidate.settings)
+    if not trial.candidate.is_baseline:
+        settings |= {"epochs": trial.best_epoch, "hold_out": 0.0, "seed": seed}
+    return settings
 
 
 def auto(
@@ -621,15 +605,11 @@ def auto(
     if not prepared.is_measurable:
         everything = join(list(prepared.split.parts.values()))
         recommender = Recommender(model="popularity").fit(Split(everything))
-        return AutoResult(inspection, prepared, None, None, None, recommender)
+        return AutoResult(inspection, prepared, recommender)
     with stop_requests() as stop:
         search = Search(prepared.split, budget, k, seed, stop, progress)
         run_search(search)
     if stop:
         logger.info("interrupted: finishing with the best so far; Ctrl-C again cancels")
     final = test_and_refit(search)
-    evaluations = {finalist.name: finalist.evaluation for finalist in final.finalists}
-    comparison = compare(evaluations, final.test, METRICS, seed)
-    return AutoResult(
-        inspection, prepared, search, final, comparison, final.recommender, stop.signal
-    )
+    return AutoResult(inspection, prepared, final.recommender, final)

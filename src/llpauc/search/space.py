@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llpauc.data.interactions import Interactions
+from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError, choose, listing
 from llpauc.losses import LOSSES, Suggestion, suggest_alpha_beta
+from llpauc.metrics import parse_metric
 from llpauc.models.registry import MODELS, trained_models
 from llpauc.options import Grid, LogRange, Option, options_of
 from llpauc.recommend.parameters import plan
@@ -63,6 +64,50 @@ def check_names(losses: Sequence[str], models: Sequence[str]) -> None:
 
 
 # --- spaces ---------------------------------------------------------------------------------------
+
+
+def plan_space(
+    split: Split,
+    losses: Sequence[str],
+    models: Sequence[str],
+    metric: str,
+    recipe: Mapping[str, Any],
+    space_file: str | None = None,
+) -> tuple[Space, dict[str, Point]]:
+    """The space of a search, and its starting points.
+
+    Args:
+        split: train and valid.
+        losses, models: names to choose from.
+        metric: on validation.
+        recipe: for these data, made before a random part is held out of them, which would hide how
+            interests change with time.
+        space_file: see `read_space`.
+    """
+    check_names(losses, models)
+    k = parse_metric(metric).k or 20
+    space = default_space(split.train, losses, models, k)
+    space = widen(space, recipe_point(recipe, losses, models))
+    space = read_space(space_file, space)
+    return space, starting_points(space, suggest_alpha_beta(split.train, k), recipe)
+
+
+def plan_grid(
+    name: str, losses: Sequence[str], models: Sequence[str], space_file: str | None = None
+) -> tuple[Space, dict[str, Point]]:
+    """The space of a named grid, and all of its points; other options keep their defaults."""
+    check_names(losses, models)
+    values = choose(GRIDS, name, "grid")
+    for loss in losses:
+        missing = [option for option in values if option not in _loss_options(loss)]
+        if missing:
+            raise InputError(
+                f"the grid {name!r} needs {listing(values)}, and the loss {loss!r} has no"
+                f" {listing(missing)}; leave --grid out"
+            )
+    space = {"model": tuple(models), "loss": tuple(losses), **values}
+    space = read_space(space_file, space)
+    return space, grid_points(space)
 
 
 def default_space(
@@ -111,19 +156,6 @@ def _alpha_beta_ranges(train: Interactions, k: int) -> dict[str, LogRange]:
     }
 
 
-def grid_space(name: str, losses: Sequence[str], models: Sequence[str]) -> Space:
-    """A named grid for each loss and model; all other options keep their defaults."""
-    values = choose(GRIDS, name, "grid")
-    for loss in losses:
-        missing = [option for option in values if option not in _loss_options(loss)]
-        if missing:
-            raise InputError(
-                f"the grid {name!r} needs {listing(values)}, and the loss {loss!r} has no"
-                f" {listing(missing)}; leave --grid out"
-            )
-    return {"model": tuple(models), "loss": tuple(losses), **values}
-
-
 def widen(space: Space, point: Point) -> Space:
     """The space, extended so that it contains the point.
 
@@ -142,20 +174,20 @@ def widen(space: Space, point: Point) -> Space:
     return wider
 
 
-def read_space(path: str | Path, space: Space) -> Space:
-    """The space with the changes of a TOML file.
+def read_space(path: str | Path | None, space: Space) -> Space:
+    """The space with the changes of a TOML file, if there is one; its values are checked.
 
     name = 64                             fixed
     name = [32, 64]                       choices
     name = { low = 0.001, high = 0.01 }   a range
     """
+    changed = dict(space)
     try:
-        given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        given = {} if path is None else tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"--space: {path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"--space: {path}: is not valid TOML: {error}") from None
-    changed = dict(space)
     for name, values in given.items():
         if name in ("model", "loss", *_FIXED):
             raise InputError(
@@ -165,6 +197,7 @@ def read_space(path: str | Path, space: Space) -> Space:
             changed[name] = _parse_values(values)
         except InputError as error:
             raise InputError(f"--space: {path}: {name}: {error}") from None
+    check_space(changed)
     return changed
 
 
@@ -268,7 +301,8 @@ def default_point(space: Space, **given: Any) -> Point:
     point: Point = {}
     for name in _in_order(space):
         if applies(name, point):
-            point[name] = _closest(space[name], given.get(name, _default(name, point)))
+            target = given[name] if name in given else _default(name, point)
+            point[name] = _closest(space[name], target)
     return point
 
 
@@ -341,15 +375,8 @@ def grid_points(space: Space) -> dict[str, Point]:
     ranges = [name for name, values in space.items() if isinstance(values, LogRange)]
     if ranges:
         raise InputError(f"a grid needs lists of values, not a range, for {listing(ranges)}")
-    points = dict.fromkeys(tuple(point.items()) for point in _product(space))
-    return {f"cell {index}": dict(items) for index, items in enumerate(points)}
-
-
-def _product(space: Space) -> Iterator[Point]:
     names = _in_order(space)
-    for values in itertools.product(*(_choices(space, name) for name in names)):
-        point: Point = {}
-        for name, value in zip(names, values, strict=True):
-            if applies(name, point):
-                point[name] = value
-        yield point
+    product = itertools.product(*(_choices(space, name) for name in names))
+    points = (default_point(space, **dict(zip(names, values, strict=True))) for values in product)
+    distinct = dict.fromkeys(tuple(point.items()) for point in points)
+    return {f"cell {index}": dict(items) for index, items in enumerate(distinct)}

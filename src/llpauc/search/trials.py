@@ -56,7 +56,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """How a trial's training ended.
+    """How a trial ended.
 
     Args:
         ended: "epochs", "patience", "interrupted", "diverged", "refused" (the settings cannot be
@@ -70,12 +70,24 @@ class TrialResult:
     """
 
     ended: str
-    value: float | None
-    best_epoch: int
-    curve: tuple[float, ...]
-    seconds: float
+    value: float | None = None
+    best_epoch: int = 0
+    curve: tuple[float, ...] = ()
+    seconds: float = 0.0
     signal: int | None = None
     message: str = ""
+
+    @property
+    def sort_value(self) -> float:
+        return -math.inf if self.value is None else self.value
+
+    @property
+    def value_text(self) -> str:
+        return "-" if self.value is None else f"{self.value:.4f}"
+
+    @property
+    def epochs_text(self) -> str:
+        return f"{self.best_epoch} of {len(self.curve)}"
 
 
 class _StopTrial(Exception):
@@ -108,20 +120,18 @@ def run_trial(
         if reason:
             raise _StopTrial(reason)
 
-    def validated(epoch: Epoch) -> None:
+    def on_epoch(epoch: Epoch) -> None:
         nonlocal best, best_epoch
-        if not epoch.valid:  # interrupted before its end
-            return
-        value = next(iter(epoch.valid.values()))
-        curve.append(value)
-        if value > best:
-            best, best_epoch = value, epoch.number
-        stop_if(on_validation(epoch, value))
+        for value in epoch.valid.values():  # one, or none where the epoch was interrupted
+            curve.append(value)
+            if value > best:
+                best, best_epoch = value, epoch.number
+            stop_if(on_validation(epoch, value))
 
     message, signal = "", None
     try:
         fitted = Recommender(**settings).fit(
-            split, on_batch=lambda done: stop_if(on_batch()), on_epoch=validated
+            split, on_batch=lambda done: stop_if(on_batch()), on_epoch=on_epoch
         )
         assert fitted.history is not None
         ended, signal = fitted.history.stopped, fitted.history.signal
@@ -136,6 +146,4 @@ def run_trial(
             raise
         ended, message = "refused", "out of memory"
     value = best if best_epoch else None
-    return TrialResult(
-        ended, value, best_epoch, tuple(curve), clock() - begun, signal, message
-    )  # fmt: skip
+    return TrialResult(ended, value, best_epoch, tuple(curve), clock() - begun, signal, message)

@@ -23,14 +23,11 @@ from llpauc.data.splits import hold_out
 from llpauc.distributed import start_worker
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.evaluation.full_ranking import evaluate
-from llpauc.losses import suggest_alpha_beta
 from llpauc.metrics import parse_metric
 from llpauc.models import Popularity
-from llpauc.search import space as spaces
-from llpauc.search.space import Point, Space
+from llpauc.search.space import Point, Space, as_json, suggest
 from llpauc.search.study import (
     GRACE,
-    HEARTBEAT,
     PRUNERS,
     LostTrials,
     check_installed,
@@ -53,8 +50,10 @@ logger = logging.getLogger(__name__)
 _POLL = 0.3  # seconds between two checks of the workers
 _STOP_TIMEOUT = 60.0  # seconds that a worker has to stop
 _REPLACEMENTS = 3  # of killed workers, for each worker
-_WITHDRAWN = "withdrawn"  # marks a trial that two workers asked for and that was not run
+_WITHDRAWN = "withdrawn"  # marks a trial that two workers started and that was not run
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "lost"}
+_SAVED = ("ended", "value", "best_epoch", "seconds", "message")  # in the storage, of a TrialResult
+_STATE_ORDER = ("complete", "pruned", "lost", "running")  # in tables
 
 
 class WorkersLost(RuntimeError):
@@ -83,7 +82,7 @@ class Tuning:
         budget: seconds for this call; infinity: no limit.
         hold_out: fraction of each user's events to validate on where there is no validation part.
         workers: processes on this machine, which divide the cores among them.
-        heartbeat, grace: see `llpauc.search.study`.
+        grace: seconds without a heartbeat after which a trial on another machine is lost.
     """
 
     space: Space
@@ -101,7 +100,6 @@ class Tuning:
     budget: float = math.inf
     hold_out: float = 0.1
     workers: int = 1
-    heartbeat: float = HEARTBEAT
     grace: float = GRACE
 
     def __post_init__(self) -> None:
@@ -120,42 +118,36 @@ class Tuning:
             "epochs": self.epochs, "patience": self.patience, "device": self.device,
         }  # fmt: skip
 
+    @property
+    def most_trials(self) -> float:
+        """The number of trials after which the study is complete; infinity: no limit."""
+        limit = math.inf if self.trials is None else self.trials
+        return min(limit, len(self.points)) if self.only_points else limit
+
     def open(self, data: str) -> Study:
         """The study in its storage; `data` is the fingerprint of the events."""
         settings = {"data": data, "only_points": self.only_points, **self.fixed}
-        settings |= spaces.as_json(self.space)
+        settings |= as_json(self.space)
         return open_study(self.storage, self.study, settings, self.seed, self.pruner)
 
 
-@dataclass(frozen=True)
-class TrialRecord:
-    """A trial of a study.
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord(TrialResult):
+    """A trial of a study; it may also have ended as "pruned", "budget" or "no time".
 
     Args:
         number: Optuna's.
         state: complete, pruned, lost, running or waiting.
-        value: the best validation value, or None.
-        ended: see `TrialResult`; also "pruned", "budget" and "no time".
-        best_epoch: the epoch of `value`.
-        epochs: number of validated epochs.
-        seconds: of training and validation.
         params: the point.
         starting_point: its name, or "".
         rerun_of: number of the trial that it repeats, or None.
-        message: text of the error, or "".
     """
 
     number: int
     state: str
-    value: float | None
-    ended: str
-    best_epoch: int
-    epochs: int
-    seconds: float
     params: Point = field(default_factory=dict)
     starting_point: str = ""
     rerun_of: int | None = None
-    message: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -163,26 +155,23 @@ class TrialRecord:
 
     @staticmethod
     def of(trial: FrozenTrial) -> TrialRecord:
-        saved = trial.user_attrs
+        names = (*_SAVED, "starting_point", "rerun_of")
+        saved = {name: trial.user_attrs[name] for name in names if name in trial.user_attrs}
         state = _STATES.get(trial.state.name, trial.state.name.lower())
+        saved = {"ended": "", **saved, **({"value": trial.value} if state == "complete" else {})}
+        curve = tuple(trial.intermediate_values.values())
         return TrialRecord(
-            trial.number, state, trial.value if state == "complete" else saved.get("value"),
-            saved.get("ended", ""), saved.get("best_epoch", 0), saved.get("epochs", 0),
-            saved.get("seconds", 0.0), dict(trial.params), saved.get("starting_point", ""),
-            saved.get("rerun_of"), saved.get("message", ""),
-        )  # fmt: skip
+            number=trial.number, state=state, params=dict(trial.params), curve=curve, **saved
+        )
 
 
 def records_of(trials: list[FrozenTrial]) -> list[TrialRecord]:
     """The trials that were run, best first; complete ones, then pruned ones, then the others."""
-    order = {"complete": 0, "pruned": 1}
     records = [TrialRecord.of(trial) for trial in trials if _WITHDRAWN not in trial.user_attrs]
-
-    def key(record: TrialRecord) -> tuple[int, float, int]:
-        value = -math.inf if record.value is None else -record.value
-        return order.get(record.state, 2), value, record.number
-
-    return sorted((record for record in records if record.state != "waiting"), key=key)
+    return sorted(
+        (record for record in records if record.state in _STATE_ORDER),
+        key=lambda r: (min(_STATE_ORDER.index(r.state), 2), -r.sort_value, r.number),
+    )
 
 
 @dataclass(frozen=True)
@@ -211,9 +200,6 @@ class TuneResult:
         return next((r for r in complete if r.starting_point == starting_point), None)
 
 
-# --- preparation ----------------------------------------------------------------------------------
-
-
 def validation_split(split: Split, fraction: float, seed: int) -> Split:
     """Train and valid only: those of the split, or held out as `Recommender.fit` does."""
     if split.valid is not None:
@@ -229,50 +215,6 @@ def validation_split(split: Split, fraction: float, seed: int) -> Split:
             f"too few events to hold out {fraction:g} of each user's for validation ({error});"
             " raise --hold-out or add data"
         ) from None
-
-
-def plan_space(
-    split: Split,
-    losses: tuple[str, ...],
-    models: tuple[str, ...],
-    metric: str,
-    recipe: Mapping[str, Any],
-    space_file: str | None = None,
-) -> tuple[Space, dict[str, Point]]:
-    """The space of a search, and its starting points.
-
-    Args:
-        split: train and valid.
-        losses, models: names to choose from.
-        metric: on validation.
-        recipe: for these data, made before a random part is held out of them, which would hide how
-            interests change with time.
-        space_file: see `llpauc.search.space.read_space`.
-    """
-    spaces.check_names(losses, models)
-    k = parse_metric(metric).k or 20
-    space = spaces.default_space(split.train, losses, models, k)
-    space = spaces.widen(space, spaces.recipe_point(recipe, losses, models))
-    space = _read_changes(space, space_file)
-    return space, spaces.starting_points(space, suggest_alpha_beta(split.train, k), recipe)
-
-
-def plan_grid(
-    name: str, losses: tuple[str, ...], models: tuple[str, ...], space_file: str | None = None
-) -> tuple[Space, dict[str, Point]]:
-    """The space of a named grid, and all of its points."""
-    spaces.check_names(losses, models)
-    space = _read_changes(spaces.grid_space(name, losses, models), space_file)
-    return space, spaces.grid_points(space)
-
-
-def _read_changes(space: Space, file: str | None) -> Space:
-    space = space if file is None else spaces.read_space(file, space)
-    spaces.check_space(space)
-    return space
-
-
-# --- the search -----------------------------------------------------------------------------------
 
 
 def tune(split: Split, tuning: Tuning, progress: Progress = no_progress) -> TuneResult:
@@ -299,22 +241,20 @@ def tune(split: Split, tuning: Tuning, progress: Progress = no_progress) -> Tune
     popularity = evaluation.mean(next(iter(evaluation.values)))
     if math.isnan(popularity):
         raise InputError("no validation user has an item to find; there is nothing to choose by")
-    data = fingerprint(split.train, split.valid)
-    study = tuning.open(data)
-    _enqueue(study, tuning)
-    lost = LostTrials(tuning.grace)
-    reporter = _Reporter(study, tuning, budget, progress)
-    job = Job(tuning, split, data, budget.begun + budget.seconds)
     with stop_requests() as stop:
+        data = fingerprint(split.train, split.valid)
+        worker = Worker(tuning, split, data, budget.begun + budget.seconds, stop)
+        _enqueue(worker.study, tuning.points)
+        reporter = _Reporter(worker.study, tuning, budget, progress)
         while True:
             if tuning.workers == 1:
-                work(study, job, stop, reporter.update)
+                worker.run(reporter.update)
             else:
-                _run_workers(study, job, stop, lost, reporter.update)
-            if stop or not _is_work_left(study, job, lost, stop):
+                _run_processes(worker, reporter.update)
+            if stop or not worker.wait_for_others():
                 break
     reporter.update()
-    records = tuple(records_of(study.get_trials(deepcopy=False)))
+    records = tuple(records_of(worker.study.get_trials(deepcopy=False)))
     result = TuneResult(records, popularity, budget.passed, stop.signal)
     if result.best is None and not stop:
         message = next((r.message for r in records if r.message), "none was validated")
@@ -322,11 +262,11 @@ def tune(split: Split, tuning: Tuning, progress: Progress = no_progress) -> Tune
     return result
 
 
-def _enqueue(study: Study, tuning: Tuning) -> None:
+def _enqueue(study: Study, points: Mapping[str, Point]) -> None:
     """Queue the starting points that no trial has had yet."""
     trials = study.get_trials(deepcopy=False)
     queued = {t.user_attrs.get("starting_point") for t in trials if not _is_lost(t)}
-    for name, point in tuning.points.items():
+    for name, point in points.items():
         if name not in queued:
             study.enqueue_trial(dict(point), user_attrs={"starting_point": name})
 
@@ -335,154 +275,149 @@ def _is_lost(trial: FrozenTrial) -> bool:
     return trial.state.name == "FAIL"
 
 
-@dataclass
 class _Reporter:
     """Logs each trial that has ended since the last update."""
 
-    study: Study
-    tuning: Tuning
-    budget: Budget
-    progress: Progress
-
-    def __post_init__(self) -> None:
-        self.reported = {trial.number for trial in self._ended()}
+    def __init__(self, study: Study, tuning: Tuning, budget: Budget, progress: Progress) -> None:
+        self.study, self.tuning, self.budget, self.progress = study, tuning, budget, progress
+        self.reported = {record.number for record in self._ended()}
         self.before = len(self.reported)
 
-    def _ended(self) -> list[FrozenTrial]:
-        trials = self.study.get_trials(deepcopy=False)
-        return [t for t in trials if t.state.is_finished() and _WITHDRAWN not in t.user_attrs]
+    def _ended(self) -> list[TrialRecord]:
+        records = records_of(self.study.get_trials(deepcopy=False))
+        return [record for record in records if record.state != "running"]
 
     def update(self) -> None:
         ended = self._ended()
-        best = next((record for record in records_of(ended) if record.is_complete), None)
-        count = sum(not _is_lost(trial) for trial in ended)
-        left, fraction = self._left(count)
-        for record in map(TrialRecord.of, ended):
+        left, fraction = self._left(sum(record.state != "lost" for record in ended))
+        complete = [record for record in ended if record.is_complete]
+        best = f"  best {complete[0].value:.4f} ({complete[0].number})" if complete else ""
+        for record in sorted(ended, key=lambda record: record.number):
             if record.number in self.reported:
                 continue
             self.reported.add(record.number)
-            value = "-" if record.value is None else f"{record.value:.4f}"
-            line = f"trial {record.number:3d}  {value}  {record.ended or record.state:<8}"
-            line += f"  {record.seconds:5.1f} s"
-            line += "" if best is None else f"  best {best.value:.4f} ({best.number})"
-            line += "" if left is None else f"  {left:.0f} s left"
+            line = (
+                f"trial {record.number:3d}  {record.value_text}  {record.ended or record.state:<8}"
+            )
+            line += f"  {record.seconds:5.1f} s{best}"
+            line += f"  {left:.0f} s left" if math.isfinite(left) else ""
             logger.info("%s", f"{line}  {record.message}" if record.message else line)
             self.progress("tuning", fraction)
 
-    def _left(self, count: int) -> tuple[float | None, float]:
+    def _left(self, count: int) -> tuple[float, float]:
         """Seconds left, by the clock or by the pace of the trials, and the fraction done."""
-        total, left = self.tuning.trials, self.budget.left
-        if self.tuning.only_points:
-            total = min(total or len(self.tuning.points), len(self.tuning.points))
-        if total is not None and count > self.before:
+        total, left = self.tuning.most_trials, self.budget.left
+        if count > self.before and math.isfinite(total):
             pace = self.budget.passed / (count - self.before)
             left = min(left, pace * max(0, total - count))
         if math.isfinite(self.budget.seconds):
             return max(0.0, left), min(1.0, self.budget.passed / self.budget.seconds)
-        return max(0.0, left) if math.isfinite(left) else None, count / (total or count or 1)
+        return max(0.0, left), count / total
 
 
 # --- one worker -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a worker needs; it is sent to worker processes.
+class Worker:
+    """Runs trials of a study.
 
     Args:
         tuning: what and how.
         split: train and valid.
         data: the fingerprint of `split`.
         deadline: by `time.monotonic`, which all processes of a machine share.
+        stop: a request to stop.
     """
 
-    tuning: Tuning
-    split: Split
-    data: str
-    deadline: float
+    def __init__(
+        self, tuning: Tuning, split: Split, data: str, deadline: float, stop: StopRequest
+    ) -> None:
+        self.job = tuning, split, data, deadline  # for the worker processes
+        self.tuning, self.split, self.deadline, self.stop = tuning, split, deadline, stop
+        self.study = tuning.open(data)
+        self.lost = LostTrials(tuning.grace)
 
+    def run(self, after_trial: Callable[[], None] = lambda: None) -> None:
+        """Run trials until there is nothing left to do, or until interrupted."""
+        while not self.stop:
+            self.requeue_lost()
+            if not self.may_start():
+                break
+            self._run_next()
+            after_trial()
 
-def work(
-    study: Study, job: Job, stop: StopRequest, after_trial: Callable[[], None] = lambda: None
-) -> None:
-    """Run trials until there is nothing left to do, or until interrupted."""
-    lost = LostTrials(job.tuning.grace)
-    while not stop:
-        _requeue_lost(study, lost)
-        if not _may_start(study, job):
-            break
-        stop.signal = _run_next(study, job, stop) or stop.signal
-        after_trial()
+    def requeue_lost(self) -> list[FrozenTrial]:
+        """Queue lost trials again; the trials that are running."""
+        running = [t for t in self.study.get_trials(deepcopy=False) if t.state.name == "RUNNING"]
+        for trial in self.lost.find(running):
+            requeue(self.study, trial)
+        return running
 
+    def may_start(self) -> bool:
+        """Whether another trial may be started."""
+        trials = self.study.get_trials(deepcopy=False)
+        waiting = sum(t.state.name == "WAITING" for t in trials)
+        started = sum(not _is_lost(t) for t in trials) - waiting
+        if self.tuning.trials is not None and started >= self.tuning.trials:
+            return False
+        if self.tuning.only_points and not waiting:
+            return False
+        # However short the budget, a study ends with one value.
+        return time.monotonic() < self.deadline or not started
 
-def _requeue_lost(study: Study, lost: LostTrials) -> list[FrozenTrial]:
-    """Queue lost trials again; the trials that are running."""
-    running = [t for t in study.get_trials(deepcopy=False) if t.state.name == "RUNNING"]
-    for trial in lost.find(running):
-        requeue(study, trial)
-    return running
-
-
-def _may_start(study: Study, job: Job) -> bool:
-    """Whether another trial may be started."""
-    trials = study.get_trials(deepcopy=False)
-    waiting = sum(t.state.name == "WAITING" for t in trials)
-    started = sum(not _is_lost(t) for t in trials) - waiting
-    if job.tuning.trials is not None and started >= job.tuning.trials:
+    def wait_for_others(self) -> bool:
+        """Wait until trials of other workers end or are lost; whether there is work to do here."""
+        while not self.stop and time.monotonic() < self.deadline:
+            running = self.requeue_lost()
+            if self.may_start():
+                return True
+            if not self.lost.uncertain(running):
+                return False
+            time.sleep(_POLL)
         return False
-    if job.tuning.only_points and not waiting:
-        return False
-    # However short the budget, a study ends with one value.
-    return time.monotonic() < job.deadline or not started
+
+    def _run_next(self) -> None:
+        """Run the next trial of the study."""
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+
+        study, tuning = self.study, self.tuning
+        trial = study.ask()
+        trials = study.get_trials(deepcopy=False)
+        if is_surplus(trials, trial.number, tuning):
+            trial.set_user_attr(_WITHDRAWN, True)
+            study.tell(trial, state=TrialState.FAIL)
+            return
+        needed = not any(t.state.name == "COMPLETE" for t in trials)
+        try:
+            with heartbeats(trial):
+                result = run_study_trial(
+                    trial, self.split, tuning.space, tuning.fixed, self.deadline, needed, self.stop
+                )
+                for name in _SAVED:
+                    trial.set_user_attr(name, getattr(result, name))
+            if result.ended in ("interrupted", "no time"):
+                requeue(study, study.get_trials(deepcopy=False)[trial.number], killed=False)
+            elif result.ended in ("epochs", "patience", "budget") and result.value is not None:
+                study.tell(trial, result.value)
+            else:
+                study.tell(trial, state=TrialState.PRUNED)
+            self.stop.signal = result.signal or self.stop.signal
+        except (UpdateFinishedTrialError, ValueError):
+            # This process was suspended, and another one has queued its trial again.
+            if not study.get_trials(deepcopy=False)[trial.number].state.is_finished():
+                raise
 
 
-def _run_next(study: Study, job: Job, stop: StopRequest) -> int | None:
-    """Run the next trial of the study; the signal that interrupted it, or None."""
-    from optuna.exceptions import UpdateFinishedTrialError
-    from optuna.trial import TrialState
-
-    tuning = job.tuning
-    trial = study.ask()
-    if _is_surplus(study, trial.number, tuning):
-        trial.set_user_attr(_WITHDRAWN, True)
-        study.tell(trial, state=TrialState.FAIL)
-        return None
-    needed = not any(t.state.name == "COMPLETE" for t in study.get_trials(deepcopy=False))
-    try:
-        with heartbeats(trial, tuning.heartbeat):
-            result = run_study_trial(
-                trial, job.split, tuning.space, tuning.fixed, job.deadline, needed, stop
-            )
-            attributes = {
-                "ended": result.ended, "value": result.value, "best_epoch": result.best_epoch,
-                "epochs": len(result.curve), "seconds": result.seconds, "message": result.message,
-            }  # fmt: skip
-            for name, value in attributes.items():
-                trial.set_user_attr(name, value)
-        if result.ended in ("interrupted", "no time"):
-            requeue(study, study.get_trials(deepcopy=False)[trial.number], killed=False)
-        elif result.ended in ("epochs", "patience", "budget") and result.value is not None:
-            study.tell(trial, result.value)
-        else:
-            study.tell(trial, state=TrialState.PRUNED)
-        return result.signal
-    except (UpdateFinishedTrialError, ValueError):
-        # This process was suspended, and another one has queued its trial again.
-        if study.get_trials(deepcopy=False)[trial.number].state.is_finished():
-            return None
-        raise
-
-
-def _is_surplus(study: Study, number: int, tuning: Tuning) -> bool:
+def is_surplus(trials: list[FrozenTrial], number: int, tuning: Tuning) -> bool:
     """Whether two workers started the last trial, or the same starting point, at the same time."""
-    trials = study.get_trials(deepcopy=False)
     before = [t for t in trials if t.number < number and not _is_lost(t)]
     name = trials[number].user_attrs.get("starting_point")
-    if name is None and tuning.only_points:
-        return True
-    if name is not None and any(t.user_attrs.get("starting_point") == name for t in before):
-        return True
-    return tuning.trials is not None and len(before) >= tuning.trials
+    if name is None:
+        repeated = tuning.only_points
+    else:
+        repeated = any(t.user_attrs.get("starting_point") == name for t in before)
+    return repeated or (tuning.trials is not None and len(before) >= tuning.trials)
 
 
 def run_study_trial(
@@ -521,66 +456,52 @@ def run_study_trial(
             return "pruned"
         return on_batch()
 
-    settings = {**spaces.suggest(trial, space), **fixed}
+    settings = {**suggest(trial, space), **fixed}
     result = run_trial(settings, split, on_batch=on_batch, on_validation=on_validation)
     return replace(result, signal=stop.signal) if stop else result
-
-
-def _is_work_left(study: Study, job: Job, lost: LostTrials, stop: StopRequest) -> bool:
-    """Whether trials of other workers turn out to be lost and are to be run here."""
-    while not stop and time.monotonic() < job.deadline:
-        running = _requeue_lost(study, lost)
-        if _may_start(study, job):
-            return True
-        if not lost.uncertain(running):
-            return False
-        time.sleep(_POLL)
-    return False
 
 
 # --- several workers ------------------------------------------------------------------------------
 
 
-def _run_workers(
-    study: Study, job: Job, stop: StopRequest, lost: LostTrials, update: Callable[[], None]
-) -> None:
-    """Start the workers, and replace those that are killed."""
-    workers = [_start(job) for _ in range(job.tuning.workers)]
-    replacements = _REPLACEMENTS * job.tuning.workers
+def _run_processes(worker: Worker, update: Callable[[], None]) -> None:
+    """Start the worker processes, and replace those that are killed."""
+    processes = [_start(worker) for _ in range(worker.tuning.workers)]
+    replacements = _REPLACEMENTS * len(processes)
     try:
-        while not stop and any(worker.is_alive() for worker in workers):
+        while not worker.stop and any(process.is_alive() for process in processes):
             time.sleep(_POLL)
             update()
-            _requeue_lost(study, lost)
-            for index, worker in enumerate(workers):
-                if worker.is_alive() or not worker.exitcode or not _may_start(study, job):
+            worker.requeue_lost()
+            for index, process in enumerate(processes):
+                if process.is_alive() or not process.exitcode or not worker.may_start():
                     continue
                 if not replacements:
                     raise WorkersLost(
                         f"the workers were killed repeatedly, the last with exit code"
-                        f" {worker.exitcode}; run the same command to continue the study"
+                        f" {process.exitcode}; run the same command to continue the study"
                     )
-                workers[index], replacements = _start(job), replacements - 1
+                processes[index], replacements = _start(worker), replacements - 1
     finally:
-        for worker in workers:
-            if worker.is_alive():
-                worker.terminate()  # it stops after the current batch
-        for worker in workers:
-            worker.join(_STOP_TIMEOUT)
-            if worker.is_alive():
-                worker.kill()  # the next call finds its trial lost
-                worker.join()
+        for process in processes:
+            if process.is_alive():
+                process.terminate()  # it stops after the current batch
+        for process in processes:
+            process.join(_STOP_TIMEOUT)
+            if process.is_alive():
+                process.kill()  # the next call finds its trial lost
+                process.join()
 
 
-def _start(job: Job) -> Any:
-    threads = max(1, cores() // job.tuning.workers)
+def _start(worker: Worker) -> Any:
+    threads = max(1, cores() // worker.tuning.workers)
     # spawn: the threads of BLAS and OpenMP do not survive a fork.
-    worker = multiprocessing.get_context("spawn").Process(
-        target=_work_in_process, args=(job, threads, os.getpid()), daemon=True
+    process = multiprocessing.get_context("spawn").Process(
+        target=_run_in_process, args=(worker.job, threads, os.getpid()), daemon=True
     )
     with _ignored(signal.SIGINT):  # only the parent handles Ctrl-C, and stops its workers
-        worker.start()
-    return worker
+        process.start()
+    return process
 
 
 @contextmanager
@@ -596,9 +517,9 @@ def _ignored(number: int) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def _work_in_process(job: Job, threads: int, parent: int) -> None:
+def _run_in_process(job: tuple[Tuning, Split, str, float], threads: int, parent: int) -> None:
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C in the terminal is sent to the parent's group only
     start_worker(threads, parent)
     with stop_requests() as stop:
-        work(job.tuning.open(job.data), job, stop)
+        Worker(*job, stop).run()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy.stats import f_oneway, rankdata
 
 from llpauc.options import LogRange
-from llpauc.report.document import markdown_table
-from llpauc.report.tuning import AlphaBeta
-from llpauc.search.plots import alpha_beta_map, importance_bars
+from llpauc.report.document import Block, Code, Heading, Table, Text, as_markdown
+from llpauc.report.tuning import AlphaBeta, best_in_bins
 from llpauc.search.space import Space
 from llpauc.search.tuning import TrialRecord, TuneResult, Tuning
 from llpauc.storage.atomic import atomic_write
-from llpauc.storage.figure_files import save
+from llpauc.storage.figure_files import plt, save
 from llpauc.training.tracking import masked
 
 _GROUPS = 4  # of a number's values, with equally many trials each
@@ -76,7 +76,7 @@ def config_of(best: TrialRecord, tuning: Tuning) -> dict[str, Any]:
     """
     config = {**best.params, **tuning.fixed}
     if best.ended == "budget":
-        config["epochs"] = best.epochs
+        config["epochs"] = len(best.curve)
     return {name: value for name, value in config.items() if value is not None}
 
 
@@ -99,103 +99,115 @@ def write_tuning(
         command: that made the study.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    figures = _write_figures(result, tuning.metric, folder)
-    texts = {"trials.csv": _csv(result.records)}
-    parts = [f"# Tuning on {data}", *_summary(result, tuning)]
+    figures = _figures(result, tuning.metric)
+    for name, (figure, _) in figures.items():
+        save(figure, folder / name)
+    rows = as_rows(result.records)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(rows[0]) if rows else ["trial"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    texts = {"trials.csv": table.getvalue()}
+    blocks = _summary(result, tuning)
     if config is not None:
         texts["best.toml"] = config
-        parts += [f"`llpauc train {data} --config best.toml` trains it:", f"```toml\n{config}```"]
-    parts += figures.values()
-    parts += ["## Trials, best first", _trial_table(result.records, tuning.metric)]
-    parts += ["## Search space", _space_table(tuning.space)]
-    parts += [f"Made by `{masked(command)}` with llpauc {version('llpauc')}."]
-    texts["tuning.md"] = "\n\n".join(parts) + "\n"
+        blocks.append(Text(f"`llpauc train {data} --config best.toml` trains it:"))
+        blocks.append(Code(config.strip(), "toml"))
+    for name, (_, caption) in figures.items():
+        blocks += [Text(f"![{name.removesuffix('.png')}]({name})"), Text(caption)]
+    blocks += _trial_blocks(result.records, tuning.metric)
+    blocks += [Heading("Search space"), _space_table(tuning.space)]
+    blocks += [Text(f"Made by `{masked(command)}` with llpauc {version('llpauc')}.")]
+    texts["tuning.md"] = as_markdown(f"Tuning on {data}", blocks)
     for name, text in texts.items():
         with atomic_write(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return [folder / name for name in (*texts, *figures)]
 
 
-def _summary(result: TuneResult, tuning: Tuning) -> list[str]:
+def _summary(result: TuneResult, tuning: Tuning) -> list[Block]:
     states = [record.state for record in result.records]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    parts = [
+    text = (
         f"Study `{tuning.study}` in `{masked(tuning.storage)}`: {counts or 'no trial yet'};"
         f" seed {tuning.seed}, at most {tuning.epochs} epochs per trial, pruner {tuning.pruner}."
         " All values are on validation; the test part is not used."
+    )
+    if result.best is None:
+        return [Text(text)]
+    compared = {"the best": result.best, **compared_trials(result)}
+    rows = [[f"trial {r.number}, {name}", r.value_text] for name, r in compared.items()]
+    rows.append(["the most popular items", f"{result.popularity:.4f}"])
+    return [
+        Text(text),
+        Table(["", f"validation {tuning.metric}"], rows),
+        Text("The best of many trials is optimistic: expect less on new events."),
     ]
-    if (best := result.best) is not None:
-        rows = [[f"trial {best.number}, the best", f"{best.value:.4f}"]]
-        for text, record in compared_trials(result).items():
-            rows.append([f"trial {record.number}, {text}", f"{record.value:.4f}"])
-        rows.append(["the most popular items", f"{result.popularity:.4f}"])
-        parts.append(markdown_table(["", f"validation {tuning.metric}"], rows))
-        parts.append("The best of many trials is optimistic: expect less on new events.")
-    return parts
 
 
-def _write_figures(result: TuneResult, metric: str, folder: Path) -> dict[str, str]:
-    """File name of each figure -> its Markdown."""
-    shown = {}
+def _figures(result: TuneResult, metric: str) -> dict[str, tuple[Any, str]]:
+    """File name -> figure and caption, as far as there are enough trials."""
+    figures = {}
     points = [
         AlphaBeta(r.params["alpha"], r.params["beta"], r.value, r.state == "complete")
         for r in result.records
         if r.value is not None and {"alpha", "beta"} <= set(r.params)
     ]
     if any(point.complete for point in points):
-        save(alpha_beta_map(points, metric), folder / "alpha_beta.png")
-        shown["alpha_beta.png"] = (
-            "![validation over alpha and beta](alpha_beta.png)\n\nEach bin shows its best complete"
-            " trial, whatever its other options."
-        )
+        caption = "Each bin shows its best complete trial, whatever its other options."
+        figures["alpha_beta.png"] = alpha_beta_map(points, metric), caption
     if values := importances(result.records):
         count = sum(record.value is not None for record in result.records)
-        save(importance_bars(values, metric, count), folder / "importance.png")
-        shown["importance.png"] = (
-            "![importance of the options](importance.png)\n\nImportance is the fraction of the"
-            " variance of the trials' ranks that an option explains alone (analysis of variance on"
-            " ranks, corrected for chance; numbers in four groups). It is only a hint, since the"
-            " sampler does not spread its trials evenly."
+        caption = (
+            "Importance is the fraction of the variance of the trials' ranks that an option"
+            " explains alone (analysis of variance on ranks, corrected for chance; numbers in four"
+            " groups). It is only a hint, since the sampler does not spread its trials evenly."
         )
-    return shown
+        figures["importance.png"] = importance_bars(values, metric, count), caption
+    return figures
 
 
-def _trial_table(records: Sequence[TrialRecord], metric: str) -> str:
+def _trial_blocks(records: Sequence[TrialRecord], metric: str) -> list[Block]:
     reruns = {record.rerun_of: record.number for record in records}
     rows = []
-    for record in records[:_MOST_ROWS]:
-        notes = [record.ended or record.state]
-        if record.state == "lost" and record.number in reruns:
-            notes.append(f"run again as {reruns[record.number]}")
-        if record.starting_point and not record.starting_point.startswith("cell"):
-            notes.append(record.starting_point)
-        value = "-" if record.value is None else f"{record.value:.4f}"
-        epochs = f"{record.best_epoch} of {record.epochs}"
+    for r in records[:_MOST_ROWS]:
+        notes = [r.ended or r.state]
+        if r.state == "lost" and r.number in reruns:
+            notes.append(f"run again as {reruns[r.number]}")
+        if r.starting_point and not r.starting_point.startswith("cell"):
+            notes.append(r.starting_point)
         params = ", ".join(
             str(value) if name in ("model", "loss") else f"{name} {format_value(value)}"
-            for name, value in record.params.items()
+            for name, value in r.params.items()
         )
-        seconds = f"{record.seconds:.1f}"
-        rows.append([str(record.number), value, ", ".join(notes), epochs, seconds, params])
-    table = markdown_table(["trial", metric, "ended", "best epoch", "s", "options"], rows)
+        rows.append(
+            [
+                str(r.number),
+                r.value_text,
+                ", ".join(notes),
+                r.epochs_text,
+                f"{r.seconds:.1f}",
+                params,
+            ]
+        )
+    table = Table(["trial", metric, "ended", "best epoch", "s", "options"], rows)
     more = len(records) - _MOST_ROWS
-    return table if more <= 0 else f"{table}\n\n{more} more in trials.csv."
+    rest = [Text(f"{more} more in trials.csv.")] if more > 0 else []
+    return [Heading("Trials, best first"), table, *rest]
 
 
 def format_value(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _space_table(space: Space) -> str:
-    return markdown_table(
-        ["option", "values"],
-        [
-            [name, f"{values.low:.3g} to {values.high:.3g}, by the logarithm"]
-            if isinstance(values, LogRange)
-            else [name, ", ".join(map(format_value, values))]
-            for name, values in space.items()
-        ],
-    )
+def _space_table(space: Space) -> Table:
+    rows = [
+        [name, f"{values.low:.3g} to {values.high:.3g}, by the logarithm"]
+        if isinstance(values, LogRange)
+        else [name, ", ".join(map(format_value, values))]
+        for name, values in space.items()
+    ]
+    return Table(["option", "values"], rows)
 
 
 def as_rows(records: Sequence[TrialRecord]) -> list[dict[str, Any]]:
@@ -204,7 +216,7 @@ def as_rows(records: Sequence[TrialRecord]) -> list[dict[str, Any]]:
     return [
         {
             "trial": r.number, "value": r.value, "state": r.state, "ended": r.ended,
-            "best_epoch": r.best_epoch, "epochs": r.epochs, "seconds": round(r.seconds, 3),
+            "best_epoch": r.best_epoch, "epochs": len(r.curve), "seconds": round(r.seconds, 3),
             "starting_point": r.starting_point, "rerun_of": r.rerun_of,
             **{name: r.params.get(name) for name in names}, "message": r.message,
         }
@@ -212,10 +224,53 @@ def as_rows(records: Sequence[TrialRecord]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _csv(records: Sequence[TrialRecord]) -> str:
-    rows = as_rows(records)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["trial"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+# --- figures --------------------------------------------------------------------------------------
+
+
+def alpha_beta_map(trials: Sequence[AlphaBeta], metric: str) -> Any:
+    """The best value of each bin of alpha and beta, and the trials.
+
+    Args:
+        trials: at least one complete.
+        metric: on validation.
+    """
+    alphas, betas, table = best_in_bins(trials)
+    figure, axis = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
+    axis.set_facecolor("0.85")
+    mesh = axis.pcolormesh(betas, alphas, np.ma.masked_invalid(table), cmap="viridis")
+    for label, marker, colour, edge in (
+        ("complete", "o", "white", "black"),
+        ("pruned", "x", "0.35", "0.35"),
+    ):
+        shown = [t for t in trials if t.complete == (label == "complete")]
+        axis.plot(
+            [t.beta for t in shown], [t.alpha for t in shown], marker, color=colour, markersize=5,
+            markeredgecolor=edge, clip_on=False, label=f"{label} ({len(shown)})",
+        )  # fmt: skip
+    best = max((t for t in trials if t.complete), key=lambda trial: trial.value)
+    axis.plot(
+        best.beta, best.alpha, "*", color="#D55E00", markeredgecolor="white", markersize=15,
+        clip_on=False, label=f"best: alpha {best.alpha:.3g}, beta {best.beta:.3g}",
+    )  # fmt: skip
+    axis.set(
+        xscale="log", yscale="log", xlabel="beta (fraction of negatives)",
+        ylabel="alpha (fraction of positives)",
+    )  # fmt: skip
+    for side in (axis.xaxis, axis.yaxis):
+        side.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter("{x:.1g}")
+    axis.set_title(f"Best validation {metric} of each bin; grey: no complete trial", fontsize=10)
+    figure.colorbar(mesh, ax=axis, label=f"validation {metric}")
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
+    return figure
+
+
+def importance_bars(importances: Mapping[str, float], metric: str, trials: int) -> Any:
+    """Horizontal bars, the most important option at the top."""
+    ordered = dict(sorted(importances.items(), key=lambda pair: pair[1]))
+    figure, axis = plt.subplots(figsize=(6.4, 0.34 * len(ordered) + 1.5), layout="constrained")
+    bars = axis.barh(list(ordered), list(ordered.values()), color="#0072B2")
+    axis.bar_label(bars, [f"{value:.2f}" for value in ordered.values()], fontsize=8, padding=2)
+    axis.set(xlim=(0, 1.08), xlabel="fraction of the variance of the trials' ranks explained")
+    axis.set_title(f"Importance for validation {metric} in {trials} trials", fontsize=10)
+    return figure
