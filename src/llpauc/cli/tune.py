@@ -165,17 +165,16 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _as_json(result: TuneResult, tuning: Tuning, out: str) -> dict[str, Any]:
-    from llpauc.search.tuning_report import COMPARED, as_rows, config_of
+    from llpauc.search.tuning_report import COMPARED, as_rows, compared_trials, config_of
 
-    best = result.best
-    compared = {name: result.at(name) for name in COMPARED}
+    best, compared = result.best, compared_trials(result)
     return {
         "metric": tuning.metric,
         "best": None if best is None else {
             "trial": best.number, "value": best.value, "epoch": best.best_epoch,
             "config": config_of(best, tuning),
         },
-        **{name: None if record is None else record.value for name, record in compared.items()},
+        **{name: compared[name].value if name in compared else None for name in COMPARED},
         "popularity": result.popularity,
         "seconds": round(result.seconds, 2),
         "out": out,
@@ -184,7 +183,7 @@ def _as_json(result: TuneResult, tuning: Tuning, out: str) -> dict[str, Any]:
 
 
 def _show(result: TuneResult, tuning: Tuning) -> None:
-    from llpauc.search.tuning_report import compared_trials, format_value
+    from llpauc.search.tuning_report import COMPARED, compared_trials, format_value
 
     rows = [
         [
@@ -196,6 +195,6 @@ def _show(result: TuneResult, tuning: Tuning) -> None:
     ]  # fmt: skip
     columns = ["trial", "ended", "options", f"validation {tuning.metric}", "best epoch"]
     show_table(f"Trials, the best {len(rows)} of {len(result.records)}", columns, rows, left=3)
-    values = {text: record.value for text, record in compared_trials(result).items()}
+    values = {COMPARED[name]: record.value for name, record in compared_trials(result).items()}
     values["the most popular items"] = result.popularity
     print(f"compared with: {', '.join(f'{text} {cell(value)}' for text, value in values.items())}")

@@ -157,6 +157,7 @@ class Search:
         )
 
     def skip(self, name: str, reason: str) -> None:
+        """Record why a candidate is not tried, and log it."""
         self.skipped[name] = reason
         logger.info("%s", f"{self.budget.passed:6.0f} s  {'-':>6}  {name}  ({reason})")
 
@@ -211,7 +212,7 @@ def run_baselines(search: Search) -> None:
             return
         by_age = "half_life" in options_of(MODELS[model].Options)
         if by_age and search.split.train.timestamps is None and not search.recency.has_drift:
-            search.skipped[model] = "the events have no timestamps, and their order is random"
+            search.skip(model, "the events have no timestamps, and their order is random")
             continue
         if reason := _refusal(search, model):
             search.skip(model, reason)
@@ -279,7 +280,7 @@ def warm_up() -> None:
 def run_candidate(search: Search, candidate: Candidate) -> Trial | None:
     """Train a candidate if there is time for it; None if not."""
     if not search.affordable(candidate, _LEAST_EPOCHS):
-        search.skipped[candidate.name] = "there was not enough time"
+        search.skip(candidate.name, "there was not enough time")
         return None
     trial = train_candidate(search, candidate)
     search.report(trial)
@@ -382,7 +383,7 @@ def search_around_best(search: Search) -> None:
     if leader is None or search.spare <= 0:
         return
     if find_spec("optuna") is None:
-        search.skipped["search"] = "Optuna is not installed; pip install 'llpauc[tune]'"
+        search.skip("search", "Optuna is not installed; pip install 'llpauc[tune]'")
         return
     import optuna
 
@@ -412,7 +413,7 @@ def run_search(search: Search) -> None:
     run_baselines(search)
     first = scout(search.split.train)
     if search.stop or search.spare <= 0:
-        search.skipped[first.name] = "there was no time for a trained model"
+        search.skip(first.name, "there was no time for a trained model")
         return
     search.report(train_candidate(search, first))
     for candidate in affordable_variants(search, first):
@@ -491,7 +492,7 @@ def test_and_refit(search: Search) -> Final:
         except _OutOfTime:
             continue
         except _FIT_ERRORS as error:
-            search.skipped[trial.candidate.name] = f"it could not be fitted again: {error}"
+            search.skip(trial.candidate.name, f"it could not be fitted again: {error}")
             continue
         evaluation = evaluate(recommender.scorer(), test, metrics=METRICS)
         finalists.append(Finalist(trial, recommender, evaluation))
@@ -499,7 +500,6 @@ def test_and_refit(search: Search) -> Final:
         raise InputError("no method could be fitted on train and valid together")
     if finalists[0].trial is not winner:  # the next best on validation takes its place
         finalists.sort(key=lambda finalist: -finalist.trial.sort_value)
-        logger.warning("%s could not be fitted again for the test", winner.candidate.name)
         winner = finalists[0].trial
     logger.info(
         "%s",

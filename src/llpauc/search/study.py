@@ -23,7 +23,6 @@ from llpauc.errors import InputError
 from llpauc.training.tracking import masked, reason
 
 if TYPE_CHECKING:
-    from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
     from optuna.study import Study
@@ -54,7 +53,7 @@ def check_storage(storage: str) -> None:
         _check_journal(Path(storage))
 
 
-def _check_folder(path: Path, storage: str) -> None:
+def _check_file(path: Path, storage: str) -> None:
     if not path.absolute().parent.is_dir():
         folder = path.absolute().parent
         raise InputError(f"--storage {storage}: there is no folder {folder}; create it first")
@@ -63,29 +62,26 @@ def _check_folder(path: Path, storage: str) -> None:
 
 
 def _check_journal(path: Path) -> None:
-    _check_folder(path, str(path))
+    _check_file(path, str(path))
     try:
         if not path.exists() or not path.stat().st_size:
             return
         with path.open("rb") as file:
             entry = json.loads(file.readline())
-            is_journal = isinstance(entry, dict) and "op_code" in entry
+        is_journal = isinstance(entry, dict) and "op_code" in entry
     except OSError as error:
         raise InputError(f"--storage {path}: cannot be read: {error.strerror}") from None
     except ValueError:
         is_journal = False
     if not is_journal:
         raise InputError(f"--storage {path}: is not a study; give the name of a new file")
-    if not _ends_with_newline(path):
-        time.sleep(1)  # another process may be writing
-        if not _ends_with_newline(path):
-            raise InputError(f"--storage {path}: its last line is cut off; delete that line")
-
-
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
+    for wait in (1, 0):  # another process may be writing the last line
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read() == b"\n":
+                return
+        time.sleep(wait)
+    raise InputError(f"--storage {path}: its last line is cut off; delete that line")
 
 
 def _check_database(url: str) -> None:
@@ -94,7 +90,7 @@ def _check_database(url: str) -> None:
     try:
         parsed = sqlalchemy.make_url(url)
         if parsed.get_backend_name() == "sqlite" and parsed.database:
-            _check_folder(Path(parsed.database), url)
+            _check_file(Path(parsed.database), url)
         engine = sqlalchemy.create_engine(parsed)
         try:
             tables = sqlalchemy.inspect(engine).get_table_names()
@@ -108,22 +104,21 @@ def _check_database(url: str) -> None:
             " give FILE.journal or a database such as sqlite:///study.db"
         ) from None
     if tables and "studies" not in tables:
-        raise InputError(f"--storage {masked(url)}: has other tables; give a database of its own")
+        raise InputError(f"--storage {masked(url)}: has other tables; give a new database")
 
 
 def open_storage(storage: str) -> BaseStorage:
     """A journal file by its path, or a database by its URL."""
     import optuna
     from optuna.storages import JournalStorage, RDBStorage
-    from optuna.storages import journal as backends
+    from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     check_storage(storage)
     try:
         if "://" not in storage:
-            windows = os.name == "nt"
-            lock: Any = backends.JournalFileOpenLock if windows else backends.JournalFileSymlinkLock
-            return JournalStorage(backends.JournalFileBackend(storage, lock(storage, _LOCK_GRACE)))
+            lock = JournalFileSymlinkLock(storage, _LOCK_GRACE)
+            return JournalStorage(JournalFileBackend(storage, lock))
         waits = {"timeout": _SQLITE_TIMEOUT} if storage.startswith("sqlite") else {}
         return RDBStorage(storage, engine_kwargs={"connect_args": waits})
     except Exception as error:  # whatever a broken file makes Optuna raise
@@ -137,10 +132,16 @@ def open_study(
 ) -> Study:
     """The study of that name, created where there is none; other settings raise `InputError`."""
     import optuna
+    from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
 
+    pruners = {
+        "median": MedianPruner(n_startup_trials=5, n_warmup_steps=_FIRST_PRUNED_EPOCH),
+        "halving": SuccessiveHalvingPruner(min_resource=_FIRST_PRUNED_EPOCH),
+        "none": NopPruner(),
+    }
     study = optuna.create_study(
         storage=open_storage(storage), study_name=name, direction="maximize", load_if_exists=True,
-        sampler=make_sampler(seed), pruner=make_pruner(pruner),
+        sampler=make_sampler(seed), pruner=pruners[pruner],
     )  # fmt: skip
     expected = json.loads(json.dumps(settings))
     saved = study.user_attrs.get("settings")
@@ -154,26 +155,12 @@ def open_study(
         return study
     for key in {**saved, **expected}:
         if saved.get(key) != expected.get(key):
-            old, new = (_shortened(json.dumps(s.get(key))) for s in (saved, expected))
+            old, new = (f"{json.dumps(s.get(key)):.60}" for s in (saved, expected))
             raise InputError(
                 f"the study {name!r} in {masked(storage)} was made with {key} {old}, not {new};"
                 " give another --out, --storage or --study for a new one"
             )
     return study
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def make_pruner(name: str) -> BasePruner:
-    from optuna import pruners
-
-    if name == "median":
-        return pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=_FIRST_PRUNED_EPOCH)
-    if name == "halving":
-        return pruners.SuccessiveHalvingPruner(min_resource=_FIRST_PRUNED_EPOCH)
-    return pruners.NopPruner()
 
 
 def make_sampler(seed: int) -> BaseSampler:

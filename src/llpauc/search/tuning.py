@@ -194,11 +194,6 @@ class TuneResult:
     def best(self) -> TrialRecord | None:
         return next((record for record in self.records if record.is_complete), None)
 
-    def at(self, starting_point: str) -> TrialRecord | None:
-        """The complete trial of a starting point."""
-        complete = (record for record in self.records if record.is_complete)
-        return next((r for r in complete if r.starting_point == starting_point), None)
-
 
 def validation_split(split: Split, fraction: float, seed: int) -> Split:
     """Train and valid only: those of the split, or held out as `Recommender.fit` does."""
@@ -518,8 +513,7 @@ def _ignored(number: int) -> Iterator[None]:
 
 
 def _run_in_process(job: tuple[Tuning, Split, str, float], threads: int, parent: int) -> None:
-    if hasattr(os, "setpgrp"):
-        os.setpgrp()  # Ctrl-C in the terminal is sent to the parent's group only
+    os.setpgrp()  # Ctrl-C in the terminal is sent to the parent's group only
     start_worker(threads, parent)
     with stop_requests() as stop:
         Worker(*job, stop).run()

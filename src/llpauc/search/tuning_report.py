@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import f_oneway, rankdata
+import numpy.typing as npt
+from scipy.stats import rankdata
 
 from llpauc.options import LogRange
 from llpauc.report.document import Block, Code, Heading, Table, Text, as_markdown
@@ -38,7 +39,7 @@ def importances(records: Sequence[TrialRecord]) -> dict[str, float]:
     One-way analysis of variance on ranks. Trials are grouped by the option's value; numbers with
     many values by quartile. For n trials in k groups, the fraction is corrected for chance:
 
-        epsilon^2 = (F - 1)(k - 1) / (F (k - 1) + n - k)
+        epsilon^2 = 1 - (n - 1) / (n - k) * (variance within groups) / (variance of all)
 
     Only trials that have the option count for it; options of fewer than eight trials are left out.
     """
@@ -47,26 +48,20 @@ def importances(records: Sequence[TrialRecord]) -> dict[str, float]:
     for name in dict.fromkeys(name for record in ended for name in record.params):
         having = [record for record in ended if name in record.params]
         groups = _groups([record.params[name] for record in having])
-        n, k = len(having), len(set(groups))
+        n, k = len(having), len(np.unique(groups))
         if n >= _LEAST_TRIALS and 1 < k < n:
             ranks = rankdata([record.value for record in having])
-            if ranks.min() == ranks.max():  # all trials have the same value
-                result[name] = 0.0
-                continue
-            by_group = [ranks[[g == group for g in groups]] for group in sorted(set(groups))]
-            f = float(f_oneway(*by_group).statistic)
-            # F is infinite where the option determines the rank.
-            explained = (1 - 1 / f) / (1 + (n - k) / (f * (k - 1))) if f > 0 else 0.0
-            result[name] = max(0.0, explained)
+            within = sum(sum(groups == g) * ranks[groups == g].var() for g in np.unique(groups))
+            total = n * ranks.var()  # 0 where all trials have the same value
+            result[name] = max(0.0, 1 - (n - 1) / (n - k) * within / total) if total else 0.0
     return result
 
 
-def _groups(values: Sequence[Any]) -> list[int]:
+def _groups(values: Sequence[Any]) -> npt.NDArray[Any]:
     distinct = sorted(set(values), key=lambda value: (str(type(value)), value))
     if len(distinct) <= 2 * _GROUPS:
-        return [distinct.index(value) for value in values]
-    order = rankdata(values, method="ordinal") - 1
-    return [int(index) for index in order * _GROUPS // len(values)]
+        return np.array([distinct.index(value) for value in values])
+    return np.asarray((rankdata(values, method="ordinal") - 1) * _GROUPS // len(values))
 
 
 def config_of(best: TrialRecord, tuning: Tuning) -> dict[str, Any]:
@@ -81,9 +76,9 @@ def config_of(best: TrialRecord, tuning: Tuning) -> dict[str, Any]:
 
 
 def compared_trials(result: TuneResult) -> dict[str, TrialRecord]:
-    """The trials that the best one is compared with, by description."""
-    records = {description: result.at(name) for name, description in COMPARED.items()}
-    return {text: record for text, record in records.items() if record is not None}
+    """The complete trials that the best one is compared with, by name of their starting point."""
+    complete = {r.starting_point: r for r in reversed(result.records) if r.is_complete}
+    return {name: complete[name] for name in COMPARED if name in complete}
 
 
 def write_tuning(
@@ -135,8 +130,9 @@ def _summary(result: TuneResult, tuning: Tuning) -> list[Block]:
     )
     if result.best is None:
         return [Text(text)]
-    compared = {"the best": result.best, **compared_trials(result)}
-    rows = [[f"trial {r.number}, {name}", r.value_text] for name, r in compared.items()]
+    rows = [[f"trial {result.best.number}, the best", result.best.value_text]]
+    for name, record in compared_trials(result).items():
+        rows.append([f"trial {record.number}, {COMPARED[name]}", record.value_text])
     rows.append(["the most popular items", f"{result.popularity:.4f}"])
     return [
         Text(text),
