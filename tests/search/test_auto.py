@@ -133,7 +133,7 @@ def test_variants_can_all_be_trained(moves):
 
 
 def test_variants_of_many_events_have_no_graph(monkeypatch):
-    """Beyond half a million events the recipe is MF: there is no graph to leave out."""
+    """Beyond half a million events the recipe is MF, so there is no variant without the graph."""
     monkeypatch.setattr(recipes, "_MANY_EVENTS", 0)
     train = random_split(0).train
     assert "layers" not in scout(train).settings
@@ -151,8 +151,7 @@ def test_variants_of_many_events_have_no_graph(monkeypatch):
 
 @pytest.mark.parametrize("seconds", [12.0, 60.0])
 def test_auto_keeps_the_budget(seconds, monkeypatch):
-    """Every epoch costs half a second, in the contest and in the fits at the end, and a trained
-    model wins."""
+    """Every epoch takes half a second, also in the final fits; a trained model wins."""
     monkeypatch.setattr(auto_search, "run_baselines", lambda search: None)
     budget, price = ticking(seconds, 0.001), 0.5
     split = taste_split()
@@ -161,9 +160,9 @@ def test_auto_keeps_the_budget(seconds, monkeypatch):
     def progress(text: str, fraction: float) -> None:
         budget.clock.now += price if "epoch" in text else 0.0
 
-    def charged(entry, parts, *args, **options):
-        budget.clock.now += price * entry.best_epoch * sum(map(len, parts)) / len(split.train)
-        return fit_again(entry, parts, *args, **options)
+    def charged(trial, parts, *args, **options):
+        budget.clock.now += price * trial.best_epoch * sum(map(len, parts)) / len(split.train)
+        return fit_again(trial, parts, *args, **options)
 
     monkeypatch.setattr(auto_search, "fit_again", charged)
     result = auto(split, budget, progress=progress)
@@ -183,21 +182,21 @@ def test_train_candidate_out_of_time_keeps_the_best_affordable_epoch():
     split = taste_split()
     search = Search(split, ticking(6.0, 0.05))
     run_baselines(search)
-    entry = train_candidate(search, scout(split.train))
-    assert entry.ended == "out of time"
-    assert 0 < entry.best_epoch <= len(entry.curve) < 100
-    assert entry.value == max(entry.curve[: entry.best_epoch])
-    assert search.reserve(entry, entry) <= 6.0
+    trial = train_candidate(search, scout(split.train))
+    assert trial.ended == "out of time"
+    assert 0 < trial.best_epoch <= len(trial.curve) < 100
+    assert trial.value == max(trial.curve[: trial.best_epoch])
+    assert search.reserve(trial, trial) <= 6.0
 
 
 def test_train_candidate_has_the_validation_value_of_a_recommender():
     split = taste_split()
     search = Search(split, ticking(1e6))
     candidate = scout(split.train)
-    entry = train_candidate(search, candidate)
+    trial = train_candidate(search, candidate)
     again = Recommender(**candidate.settings, seed=0).fit(split)
-    assert entry.value == evaluate(again.scorer(), split, on="valid").mean("ndcg@20")
-    assert entry.best_epoch == again.history.best_epoch
+    assert trial.value == evaluate(again.scorer(), split, on="valid").mean("ndcg@20")
+    assert trial.best_epoch == again.history.best_epoch
 
 
 def test_auto_out_of_time_delivers_the_tested_model_without_seen_items(monkeypatch):
@@ -218,13 +217,13 @@ def test_auto_out_of_time_delivers_the_tested_model_without_seen_items(monkeypat
 
 def test_auto_winner_that_cannot_be_refitted_is_replaced_by_the_next(monkeypatch):
     monkeypatch.setattr(auto_search, "search_around_best", lambda search: None)
-    real_fit, fitted = auto_search.fit_again, []
+    original, fitted = auto_search.fit_again, []
 
-    def fit_again(entry, *rest):
-        fitted.append(entry)
+    def fit_again(trial, *rest):
+        fitted.append(trial)
         if len(fitted) == 1:
             raise Diverged("as if")
-        return real_fit(entry, *rest)
+        return original(trial, *rest)
 
     monkeypatch.setattr(auto_search, "fit_again", fit_again)
     split = taste_split()
@@ -259,7 +258,7 @@ def test_auto_ctrl_c_finishes_with_the_best_so_far():
     result = auto(split, ticking(1e6), progress=progress)
     assert interrupted
     assert result.signal == signal.SIGINT
-    assert sum(not entry.candidate.is_baseline for entry in result.final.search.trials) == 1
+    assert sum(not trial.candidate.is_baseline for trial in result.final.search.trials) == 1
     assert no_list_contains_seen_items(result, split)
 
 
@@ -298,11 +297,11 @@ def test_warm_up_compiles_the_kernels_of_every_candidate():
     assert missing.strip() == "[]"
 
 
-# --- who chooses ----------------------------------------------------------------------------------
+# --- choice by validation -------------------------------------------------------------------------
 
 
 def test_auto_trials_do_not_depend_on_the_test_part(monkeypatch):
-    """Other test events, as many of them: the same contest, to the last bit."""
+    """Other test events of the same number give exactly the same trials."""
     monkeypatch.setattr(auto_search, "search_around_best", lambda search: None)
     split = taste_split()
     rng = np.random.default_rng(3)
@@ -333,11 +332,11 @@ def test_auto_test_metrics_are_of_models_fitted_on_train_and_valid():
     result = auto(split, ticking(1e-6))
     popular = next(f for f in result.final.finalists if f.trial.candidate.name == "popularity")
     seen = split.train.followed_by(split.valid)
-    own = evaluate(Popularity.scorer_of(seen), Split(seen, None, split.test)).mean("ndcg@20")
-    assert popular.evaluation.mean("ndcg@20") == own
+    expected = evaluate(Popularity.scorer_of(seen), Split(seen, None, split.test))
+    assert popular.evaluation.mean("ndcg@20") == expected.mean("ndcg@20")
 
 
-# --- figures --------------------------------------------------------------------------------------
+# --- comparison -----------------------------------------------------------------------------------
 
 
 def test_bootstrap_agrees_with_the_normal_interval():
@@ -383,11 +382,11 @@ def test_list_content_agrees_with_a_naive_loop(seed):
     listed, hits, targets_of = [], {True: 0, False: 0}, {True: 0, False: 0}
     for user, row in zip(result.users, result.items, strict=True):
         targets = set(split.test.items[split.test.users == user].tolist())
-        own = [item for item in row.tolist() if item >= 0]
-        listed += own
+        shown = [item for item in row.tolist() if item >= 0]
+        listed += shown
         for item in targets:
             targets_of[bool(head.items[item])] += 1
-            hits[bool(head.items[item])] += item in own
+            hits[bool(head.items[item])] += item in shown
     assert head.items.sum() == 9  # a tenth of the items
     assert found.coverage == len(set(listed)) / split.n_items
     assert found.popular == pytest.approx(np.mean([head.items[item] for item in listed]))
@@ -414,7 +413,7 @@ def test_weaknesses_name_a_better_rival():
 
 
 class Wellformed(HTMLParser):
-    """Every tag is closed in its turn; nothing is fetched from elsewhere."""
+    """Checks that tags are nested correctly and that nothing external is loaded."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -138,7 +138,7 @@ def test_suggest_draws_points_that_can_be_trained(seed, loss):
     point = spaces.suggest(study.ask(), space)
     made = plan(
         point["model"], point["loss"], spaces.without_names(point)
-    )  # refuses what does not go together
+    )  # raises for a combination that cannot be trained
     assert ("temperature" in point) == (
         point["loss"] in ("sl", "psl", "sl_at_k") or point.get("score") == "cosine"
     )
@@ -184,24 +184,24 @@ def test_tune_starts_with_defaults_recipe_and_suggestion(tmp_path):
 @pytest.mark.parametrize("kind", ["settled", "moving"])
 def test_plan_space_contains_the_recipe(kind, losses, models):
     made = {"settled": settled(SPLIT.train), "moving": moving(SPLIT.train, half_life=50.0)}
-    wanted = made[kind]
-    points = plan_space(SPLIT, losses, models, "ndcg@20", wanted)[1]
-    whole = "llpauc" in losses and wanted["model"] in models
+    expected = made[kind]
+    points = plan_space(SPLIT, losses, models, "ndcg@20", expected)[1]
+    whole = "llpauc" in losses and expected["model"] in models
     point = points["recipe" if whole else "near the recipe"]
     assert point["loss"] == ("llpauc" if "llpauc" in losses else losses[0])
-    assert point["model"] == (wanted["model"] if wanted["model"] in models else models[0])
+    assert point["model"] == (expected["model"] if expected["model"] in models else models[0])
     others = {"loss", "model"} | ({"temperature"} if point["loss"] == "sl" else set())
-    same = [n for n in point if n in wanted and n not in others]
-    assert {n: point[n] for n in same} == {n: wanted[n] for n in same}
-    own = {"settled": {"init"}, "moving": {"half_life"}}[kind]
-    assert own | ({"alpha", "beta"} if point["loss"] == "llpauc" else set()) <= set(same)
+    same = [n for n in point if n in expected and n not in others]
+    assert {n: point[n] for n in same} == {n: expected[n] for n in same}
+    specific = {"settled": {"init"}, "moving": {"half_life"}}[kind]
+    assert specific | ({"alpha", "beta"} if point["loss"] == "llpauc" else set()) <= set(same)
     assert ("item_bias" in same) == (kind == "moving" and point["model"] != "lightgcn")
     assert ("solver" in same) == (kind == "settled" and point["loss"] == "llpauc")
     plan(point["model"], point["loss"], spaces.without_names(point))
 
 
 def test_tune_command_makes_the_recipe_from_the_whole_file(tmp_path, cli):
-    """What is held out at random says nothing of time: the recipe is asked of the whole file."""
+    """A random hold-out hides how interests change, so the recipe is made from the whole file."""
     generator = np.random.default_rng(0)
     at = np.arange(6_000)
     items = at // 60 + generator.integers(0, 5, len(at))
@@ -213,8 +213,8 @@ def test_tune_command_makes_the_recipe_from_the_whole_file(tmp_path, cli):
     )
     assert code == 0
     trial = next(row for row in json.loads(printed)["trials"] if row["starting_point"] == "recipe")
-    wanted = RECIPES["auto"](read_interactions(path).interactions, None)
-    assert trial["half_life"] == wanted["half_life"]
+    expected = RECIPES["auto"](read_interactions(path).interactions, None)
+    assert trial["half_life"] == expected["half_life"]
     assert trial["item_bias"] is True
 
 
@@ -258,7 +258,7 @@ def test_tune_command_invalid_space_is_one_line(cli, folder, tmp_path, text, exp
 
 def test_tune_paper_grid_tries_every_cell_once(tmp_path):
     space, points = plan_grid("paper", ("llpauc",), ("mf",))
-    wanted = set(itertools.product(
+    expected = set(itertools.product(
         [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.7, 0.9]
     ))  # fmt: skip
     space |= {"dimensions": (2,), "batch_size": (512,), "negatives": (2,)}
@@ -269,11 +269,11 @@ def test_tune_paper_grid_tries_every_cell_once(tmp_path):
     result = tune(SPLIT, tuning)
     tried = [(row.params["alpha"], row.params["beta"]) for row in result.records]
     assert len(tried) == 72
-    assert set(tried) == wanted
+    assert set(tried) == expected
     assert len(tune(SPLIT, tuning).records) == 72  # a second call finds nothing to do
 
 
-# --- nothing but validation -----------------------------------------------------------------------
+# --- validation only ------------------------------------------------------------------------------
 
 
 class Untouchable:
@@ -294,13 +294,13 @@ def test_tune_never_reads_the_test_part(tmp_path):
     with pytest.raises(AssertionError, match="was read"):
         _ = guarded.test.users
     assert tune(guarded, a_tuning(tmp_path / "s.journal")).best is not None
-    for valid in (SPLIT.valid, None):  # and workers are not even handed it
+    for valid in (SPLIT.valid, None):  # workers do not get it either
         whole = Split(SPLIT.train, valid, Untouchable(SPLIT.train))
         assert validation_split(whole, 0.2, 0).test is None
 
 
 def test_tune_command_trials_do_not_depend_on_test_events(cli, tmp_path, space_file):
-    """The same ids, shuffled among the test users: every figure stays, to the last bit."""
+    """With the test items shuffled among the test users, every value is exactly the same."""
     found = []
     for name, test in (("one", SPLIT.test), ("two", _shuffled(SPLIT.test))):
         write_split(Split(SPLIT.train, SPLIT.valid, test), tmp_path / name)
@@ -375,7 +375,7 @@ def test_run_study_trial_at_the_deadline_has_its_best_value_so_far():
 
 
 def test_run_study_trial_without_a_value_at_the_deadline_has_no_time(monkeypatch):
-    """on_batch is called ten times a second at most: a batch is made to last that long."""
+    """`on_batch` is called at most ten times a second, so every batch is made to last that long."""
     from llpauc.training import engine
 
     step = engine.CpuEngine.step
@@ -395,9 +395,9 @@ def test_run_study_trial_without_a_value_at_the_deadline_has_no_time(monkeypatch
 def test_run_study_trial_handles_a_stop_request_from_before_training(
     epochs, tick, whole, monkeypatch
 ):
-    """A signal that came while the sampler was thinking; `fit` knows only of later ones.
+    """The signal arrives while the sampler draws; `fit` handles only later ones.
 
-    It is heard at the end of the epoch, or within it where batches take time.
+    Training stops at the end of the epoch, or within it where batches take time.
     """
     clock = itertools.count(step=tick)
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
@@ -424,10 +424,10 @@ def test_tune_diverged_trials_do_not_end_the_study(tmp_path):
     assert type(raised.value).__module__.startswith("llpauc.")  # one line, exit code 1
 
 
-# --- going on -------------------------------------------------------------------------------------
+# --- resuming -------------------------------------------------------------------------------------
 
 
-def _figures(result):
+def _values(result):
     return [(row.number, row.params, row.value, row.ended) for row in result.records]
 
 
@@ -435,7 +435,7 @@ def test_tune_resumed_study_equals_an_uninterrupted_one(tmp_path):
     whole = tune(SPLIT, a_tuning(tmp_path / "a.journal", trials=14))
     tune(SPLIT, a_tuning(tmp_path / "b.journal", trials=6))
     later = tune(SPLIT, a_tuning(tmp_path / "b.journal", trials=14))
-    assert _figures(whole) == _figures(later)
+    assert _values(whole) == _values(later)
     assert len({str(row.params) for row in whole.records}) == 14  # nothing is tried twice
 
 
@@ -461,8 +461,8 @@ def test_tune_study_with_other_settings_raises(tmp_path):
         tune(SPLIT, a_tuning(place, study="theirs"))
 
 
-def _orphan(tuning, worker, **more):
-    """A trial that somebody has begun and not ended."""
+def _abandoned(tuning, worker, **more):
+    """A trial that another process has started and not ended."""
     study = tuning.open(fingerprint(SPLIT.train, SPLIT.valid))
     trial = study.ask()
     spaces.suggest(trial, tuning.space)
@@ -471,7 +471,7 @@ def _orphan(tuning, worker, **more):
     return trial
 
 
-def _dead() -> dict[str, object]:
+def _ended_process() -> dict[str, object]:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     who = {
         "machine": studies.machine(),
@@ -486,21 +486,21 @@ def _dead() -> dict[str, object]:
 @pytest.mark.parametrize("storage", ["{}/s.journal", "sqlite:///{}/s.db"])
 def test_tune_runs_the_trial_of_a_dead_process_again(tmp_path, storage):
     tuning = a_tuning(storage.format(tmp_path), trials=5)
-    orphan = _orphan(tuning, _dead())
+    abandoned = _abandoned(tuning, _ended_process())
     rows = {row.number: row for row in tune(SPLIT, tuning).records}
-    again = next(row for row in rows.values() if row.rerun_of == orphan.number)
-    assert rows[orphan.number].state == "lost"
+    again = next(row for row in rows.values() if row.rerun_of == abandoned.number)
+    assert rows[abandoned.number].state == "lost"
     assert again.is_complete
-    assert again.params == orphan.params
+    assert again.params == abandoned.params
     assert sum(row.is_complete for row in rows.values()) == 5
 
 
 def test_tune_leaves_the_trial_of_a_running_process(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", trials=4)
-    orphan = _orphan(tuning, studies.current_worker())
+    abandoned = _abandoned(tuning, studies.current_worker())
     rows = {row.number: row for row in tune(SPLIT, tuning).records}
-    assert rows[orphan.number].state == "running"
-    assert sum(row.is_complete for row in rows.values()) == 3  # theirs is the fourth
+    assert rows[abandoned.number].state == "running"
+    assert sum(row.is_complete for row in rows.values()) == 3  # the fourth is running elsewhere
 
 
 def test_is_alive_distinguishes_processes_with_the_same_id():
@@ -514,14 +514,14 @@ def test_is_alive_distinguishes_processes_with_the_same_id():
 def test_tune_remote_trial_without_heartbeats_is_lost(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", trials=5, grace=0.5)
     far = {"machine": "elsewhere", "pid": 1, "started": "1"}
-    orphan = _orphan(tuning, far, heartbeat=7)
+    abandoned = _abandoned(tuning, far, heartbeat=7)
     rows = {row.number: row for row in tune(SPLIT, tuning).records}  # waits for it at the end
-    assert any(row.rerun_of == orphan.number and row.is_complete for row in rows.values())
+    assert any(row.rerun_of == abandoned.number and row.is_complete for row in rows.values())
 
 
 def test_lost_trials_remote_trial_with_heartbeats_is_alive(tmp_path):
     tuning = a_tuning(tmp_path / "s.journal", grace=0.05)
-    trial = _orphan(tuning, {"machine": "elsewhere", "pid": 1, "started": "1"})
+    trial = _abandoned(tuning, {"machine": "elsewhere", "pid": 1, "started": "1"})
     lost = studies.LostTrials(0.05)
     for beat in range(4):
         trial.set_user_attr("heartbeat", beat)
@@ -539,7 +539,7 @@ def test_requeue_gives_up_after_three_killed_workers(tmp_path):
     for _ in range(3):
         number = study.ask().number
         assert studies.requeue(study, study.get_trials()[number])
-        assert not studies.requeue(study, study.get_trials()[number])  # once is enough
+        assert not studies.requeue(study, study.get_trials()[number])  # only once
     assert [t.state for t in study.get_trials()] == [TrialState.FAIL] * 3
 
 
@@ -554,18 +554,18 @@ def test_requeue_interrupted_trial_keeps_its_attempts(tmp_path):
 
 
 def test_tune_suspended_worker_drops_its_trial(tmp_path, monkeypatch):
-    """Asleep for an hour, it wakes up to find its trial ended and queued again."""
+    """While the worker is suspended, another one ends its trial and queues it again."""
     tuning = a_tuning(tmp_path / "s.journal", trials=3)
     real, taken = tunings.run_study_trial, []
 
-    def sleepy(trial, *given):
+    def suspended(trial, *given):
         ended = real(trial, *given)
         if not taken:
             taken.append(trial.number)
             assert studies.requeue(trial.study, trial.study.get_trials()[trial.number])
         return ended
 
-    monkeypatch.setattr(tunings, "run_study_trial", sleepy)
+    monkeypatch.setattr(tunings, "run_study_trial", suspended)
     rows = {row.number: row for row in tune(SPLIT, tuning).records}
     assert rows[taken[0]].state == "lost"
     assert sum(row.is_complete for row in rows.values()) == 3
@@ -585,11 +585,11 @@ def _wait_for(what, seconds=90):
         if found := what():
             return found
         time.sleep(0.1)
-    raise AssertionError("waited in vain")
+    raise AssertionError("timeout")
 
 
 def _running(storage: str) -> list[int]:
-    """Process numbers of those who are in a trial now."""
+    """Ids of the processes that are running a trial."""
     if not Path(storage.removeprefix("sqlite:///")).exists():
         return []
     try:
@@ -605,7 +605,7 @@ LONG = ("--epochs", 100_000, "--patience", 100_000, "--pruner", "none")
 
 @pytest.fixture
 def one_start(tmp_path):
-    """A space in which all starting points are one, so that nothing else waits in the queue."""
+    """A space in which all starting points are the same, so that the queue has one trial."""
     path = tmp_path / "one.toml"
     fixed = 'score = "dot"\nalpha = 0.7\nbeta = 0.1\ndimensions = 4\nbatch_size = 64\n'
     fixed += 'solver = "sgda"\ninit = "random"\nsampler = "uniform"\nnegatives = 5\n'
@@ -629,7 +629,7 @@ def test_tune_command_replaces_a_killed_worker_and_reruns_its_trial(folder, one_
     rows = records(out)
     (lost,) = [row for row in rows if row["state"] == "lost"]
     complete = [row for row in rows if row["state"] == "complete"]
-    assert [row["ended"] for row in complete] == ["budget"] * 2  # as many as were asked for
+    assert [row["ended"] for row in complete] == ["budget"] * 2  # as many as requested
     (again,) = [row for row in complete if row["rerun_of"] == lost["trial"]]
     assert again["lr"] == lost["lr"]
 
@@ -710,7 +710,7 @@ def test_is_surplus_of_two_last_trials_the_later_is_withdrawn(tmp_path):
         False,
         True,
     ]
-    study.tell(numbers[0], state=TrialState.FAIL)  # a lost trial makes room
+    study.tell(numbers[0], state=TrialState.FAIL)  # a lost trial does not count
     assert not tunings.is_surplus(study.get_trials(), numbers[1], tuning)
 
 
@@ -726,7 +726,7 @@ def test_is_surplus_starting_point_queued_twice_is_run_once(tmp_path):
     ]
 
 
-# --- what is left behind --------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
@@ -735,7 +735,7 @@ def test_tune_command_best_toml_trains_to_the_same_value(
     cli, folder, space_file, tmp_path, kind, loss
 ):
     data = folder
-    if kind == "file":  # odd columns, a hold-out of its own and another seed
+    if kind == "file":  # other column names, another hold-out and seed
         data = tmp_path / "events.csv"
         users, items = SPLIT.user_ids.ids(SPLIT.train.users), SPLIT.train.items
         lines = [f"{u};{i};x" for u, i in zip(users, items, strict=True)]
@@ -782,8 +782,8 @@ def test_tune_command_report_lists_trials_best_first(cli, folder, space_file, tm
     assert f"trial {rows[0]['trial']}, the best | {complete[0]:.4f}" in text
 
 
-def test_importances_are_one_way_anova_on_ranks():
-    """Against scipy's F: epsilon^2 = (F - 1)(k - 1) / (F (k - 1) + n - k)."""
+def test_importances_are_one_way_anova_on_ranked_values():
+    """From scipy's F: epsilon^2 = (F - 1)(k - 1) / (F (k - 1) + n - k)."""
     rng = np.random.default_rng(5)
     kinds = rng.choice(["a", "b", "c"], 60)
     values = rng.normal(size=60) + (kinds == "b")
@@ -793,8 +793,8 @@ def test_importances_are_one_way_anova_on_ranks():
         )
         for i, (v, k) in enumerate(zip(values, kinds, strict=True))
     ]
-    ranks = rankdata(values)
-    f = f_oneway(*[ranks[kinds == kind] for kind in "abc"]).statistic
+    ranked = rankdata(values)
+    f = f_oneway(*[ranked[kinds == kind] for kind in "abc"]).statistic
     found = importances(rows)
     assert found == {"kind": pytest.approx((f - 1) * 2 / (f * 2 + 60 - 3))}
 
@@ -813,10 +813,14 @@ def test_importances_detect_a_central_optimum_and_ignore_noise():
     assert found["noise"] < 0.2
 
 
-shares = st.floats(1e-4, 1.0)
+fractions = st.floats(1e-4, 1.0)
 
 
-@given(st.lists(st.tuples(shares, shares, st.floats(0, 1), st.booleans()), min_size=1, max_size=40))
+@given(
+    st.lists(
+        st.tuples(fractions, fractions, st.floats(0, 1), st.booleans()), min_size=1, max_size=40
+    )
+)
 def test_best_in_bins_agrees_with_a_naive_loop(given_trials):
     trials = [AlphaBeta(*values) for values in given_trials]
     alphas, betas, table = best_in_bins(trials)
@@ -861,7 +865,7 @@ def test_tune_command_bad_input_is_one_line(cli, folder, tmp_path, words, expect
     assert not (tmp_path / "out" / "study.journal").exists()
 
 
-def _an_sql_file(path: Path) -> None:
+def _write_foreign_database(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("create table alembic_version (version_num text)")
 
@@ -875,7 +879,7 @@ def _an_sql_file(path: Path) -> None:
         ("s.journal", lambda path: path.write_bytes(b"\x00\xff\n\x00")),
         ("s.journal", lambda path: path.mkdir()),
         ("s.db", lambda path: path.write_text("no database at all, only text" * 100)),
-        ("s.db", _an_sql_file),
+        ("s.db", _write_foreign_database),
     ],
 )
 def test_tune_command_foreign_storage_is_refused_unchanged(cli, folder, tmp_path, name, make):
@@ -920,7 +924,7 @@ def test_tune_command_without_optuna_names_the_extra(cli, folder, tmp_path, monk
 
 
 def test_make_sampler_draws_depend_on_the_trial_number():
-    """The same number and history, the same draw; another number, another draw."""
+    """The same number and history give the same draw; another number gives another draw."""
     draws = []
     for number in (3, 3, 4):
         study = optuna.create_study(sampler=studies.make_sampler(0))

@@ -165,7 +165,7 @@ class Search:
         """Seconds that the end takes if `winner` wins and `trained` is tested too."""
         for_test, for_delivery = self.growth
         seconds = _WRITING + self.split.n_users * self.k / _ROWS_PER_SECOND
-        for trial in (*self.best_baselines, *([trained] if trained is not None else [])):
+        for trial in filter(None, [*self.best_baselines, trained]):
             seconds += trial.fit_seconds * for_test + trial.rank_seconds * self.n_test_users
         if winner is not None:
             seconds += winner.fit_seconds * for_delivery

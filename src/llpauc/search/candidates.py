@@ -65,13 +65,13 @@ def prepare(data: Interactions | Split, seed: int, how: str = "auto") -> Prepare
     if test is None and valid is not None:
         valid, test = None, valid
         given = "The folder has no test part: its valid part is the test."
-    if valid is not None:
-        return Prepared(Split(data.train, valid, test), given)
-    split, text = _hold_out(data.train, VALID, 0.0 if test is not None else TEST, seed, how)
-    if split is None:
-        return Prepared(Split(data.train, None, test), f"{given} {text}")
-    text = f"{given} Held out of train: {text[0].lower()}{text[1:]}"
-    return Prepared(Split(split.train, split.valid, test or split.test), text)
+    if valid is None:
+        split, text = _hold_out(data.train, VALID, 0.0 if test is not None else TEST, seed, how)
+        if split is None:
+            return Prepared(Split(data.train, None, test), f"{given} {text}")
+        given = f"{given} Held out of train: {text[0].lower()}{text[1:]}"
+        return Prepared(Split(split.train, split.valid, test or split.test), given)
+    return Prepared(Split(data.train, valid, test), given)
 
 
 def _hold_out(
@@ -207,7 +207,7 @@ def variants(
             "the recipe with a lower temperature",
         ),
     ]  # fmt: skip
-    if base["model"] != "mf":
+    if "layers" in base:
         without = Candidate(f"MF{suffix}", with_model(base, "mf"), "the recipe without the graph")
         candidates.insert(1, without)
     if recency is not None and recency.has_drift and recency.by != "parts":

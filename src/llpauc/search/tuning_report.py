@@ -50,9 +50,9 @@ def importances(records: Sequence[TrialRecord]) -> dict[str, float]:
         groups = _groups([record.params[name] for record in having])
         n, k = len(having), len(np.unique(groups))
         if n >= _LEAST_TRIALS and 1 < k < n:
-            ranks = rankdata([record.value for record in having])
-            within = sum(sum(groups == g) * ranks[groups == g].var() for g in np.unique(groups))
-            total = n * ranks.var()  # 0 where all trials have the same value
+            ranked = rankdata([record.value for record in having])
+            within = sum(sum(groups == g) * ranked[groups == g].var() for g in np.unique(groups))
+            total = n * ranked.var()  # 0 where all trials have the same value
             result[name] = max(0.0, 1 - (n - 1) / (n - k) * within / total) if total else 0.0
     return result
 
