@@ -230,7 +230,7 @@ def test_auto_winner_that_cannot_be_refitted_is_replaced_by_the_next(monkeypatch
     result = auto(split, ticking(1e6))
     first = fitted[0]
     assert result.final.winner is not first
-    assert result.final.winner.value == max(f.trial.value for f in result.final.finalists)
+    assert result.final.winner.value == max(trial.value for trial in result.final.finalists)
     assert "as if" in result.final.search.skipped[first.candidate.name]
     assert no_list_contains_seen_items(result, split)
 
@@ -322,18 +322,18 @@ def test_auto_winner_has_the_best_validation_value_and_is_first():
     result = auto(taste_split(), ticking(30.0, 0.05))
     best = max(e.value for e in result.final.search.trials if e.value is not None)
     assert result.final.winner.value == best
-    names = [finalist.trial.candidate.model for finalist in result.final.finalists]
+    names = [trial.candidate.model for trial in result.final.finalists]
     assert {"popularity", "itemknn", "ease"} <= set(names)
-    assert result.final.finalists[0].trial is result.final.winner
+    assert result.final.finalists[0] is result.final.winner
 
 
 def test_auto_test_metrics_are_of_models_fitted_on_train_and_valid():
     split = taste_split()
     result = auto(split, ticking(1e-6))
-    popular = next(f for f in result.final.finalists if f.trial.candidate.name == "popularity")
+    popular = result.final.evaluations["popularity"]
     seen = split.train.followed_by(split.valid)
     expected = evaluate(Popularity.scorer_of(seen), Split(seen, None, split.test))
-    assert popular.evaluation.mean("ndcg@20") == expected.mean("ndcg@20")
+    assert popular.mean("ndcg@20") == expected.mean("ndcg@20")
 
 
 # --- comparison -----------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_list_content_agrees_with_a_naive_loop(seed):
 def test_weaknesses_name_a_better_rival():
     split = taste_split()
     result = auto(split, ticking(1e-6))
-    rival = result.final.finalists[0].trial.candidate.name
+    rival = result.final.finalists[0].candidate.name
     flat = result.final.comparison
     worse = {name: comparison.Interval(-0.1, -0.2, -0.05) for name in flat.leads}
     output = comparison.weaknesses(

@@ -122,12 +122,12 @@ def _show(result: AutoResult) -> None:
         return
     intervals = result.final.comparison.intervals
     rows = []
-    for position, finalist in enumerate(result.final.finalists):
-        name = finalist.name
+    for position, trial in enumerate(result.final.finalists):
+        name = trial.candidate.name
         first = intervals[METRICS[0]][name]
         means = [intervals[metric][name].mean for metric in METRICS]
         label = name if position else f"{name} (chosen)"
-        rows.append([label, finalist.trial.value, *means, f"{first.low:.4f} to {first.high:.4f}"])
+        rows.append([label, trial.value, *means, f"{first.low:.4f} to {first.high:.4f}"])
     show_table(
         f"Test part, read once: {result.final.comparison.users:,} users",
         ["method", "validation ndcg@20", *METRICS, "95% interval, ndcg@20"],
@@ -140,11 +140,11 @@ def _as_json(result: AutoResult, out: str, rows: int, seconds: float) -> dict[st
     if result.final is not None:
         winner, trials = result.final.winner.candidate.name, result.final.search.trials
         test = {
-            finalist.name: {
-                metric: asdict(intervals[finalist.name])
+            name: {
+                metric: asdict(intervals[name])
                 for metric, intervals in result.final.comparison.intervals.items()
             }
-            for finalist in result.final.finalists
+            for name in result.final.evaluations
         }
     return {
         "winner": winner, "settings": result.settings, "test": test,

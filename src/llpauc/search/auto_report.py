@@ -60,8 +60,9 @@ def write_results(
     folder.mkdir(parents=True, exist_ok=True)
     measured = {}
     if result.final is not None:
-        winner = result.final.finalists[0]
-        measured = {"valid": winner.trial.value, "test": winner.evaluation.summary()}
+        winner = result.final.winner
+        test = result.final.evaluations[winner.candidate.name].summary()
+        measured = {"valid": winner.value, "test": test}
     result.recommender.save(folder / "run", data=data, **measured)
     path = folder / "recommendations.parquet"
     rows = write_recommendations(result.recommender.require_fitted(), path, ListRequest(k)).rows
@@ -137,7 +138,7 @@ def headline(result: AutoResult) -> str:
 
 
 def _test_blocks(final: Final) -> list[Block]:
-    names, comparison = [finalist.name for finalist in final.finalists], final.comparison
+    names, comparison = list(final.evaluations), final.comparison
     intervals = comparison.intervals[METRIC]
     rows = []
     for name in names:

@@ -428,19 +428,6 @@ def run_search(search: Search) -> None:
 
 
 @dataclass(frozen=True)
-class Finalist:
-    """A candidate fitted on train and valid, and evaluated on the test part."""
-
-    trial: Trial
-    recommender: Recommender
-    evaluation: Evaluation
-
-    @property
-    def name(self) -> str:
-        return self.trial.candidate.name
-
-
-@dataclass(frozen=True)
 class Final:
     """The test, and the model to deliver.
 
@@ -448,20 +435,22 @@ class Final:
         search: the trials.
         finalists: the winner first, then the baselines, then the best trained model where that is
             another one and there was time.
-        comparison: their metrics on the test part.
+        evaluations: candidate name -> metrics on the test part, after a fit on train and valid.
+        comparison: of these metrics.
         recommender: the model to deliver.
         on_all_events: whether it was fitted on all events, or only on those before the test.
     """
 
     search: Search
-    finalists: tuple[Finalist, ...]
+    finalists: tuple[Trial, ...]
+    evaluations: dict[str, Evaluation]
     comparison: Comparison
     recommender: Recommender
     on_all_events: bool
 
     @property
     def winner(self) -> Trial:
-        return self.finalists[0].trial
+        return self.finalists[0]
 
 
 class _OutOfTime(Exception):
@@ -483,7 +472,7 @@ def test_and_refit(search: Search) -> Final:
         trials += [rival] if search.budget.left >= needed else []
 
     # Test every finalist; the best trained model is optional where a baseline has won.
-    finalists: list[Finalist] = []
+    tested: list[tuple[Trial, Recommender, Evaluation]] = []
     for trial in trials:
         search.show(f"testing {trial.candidate.name}")
         until = search.budget.seconds - search.reserve(winner) if trial is rival else math.inf
@@ -495,16 +484,16 @@ def test_and_refit(search: Search) -> Final:
             search.skip(trial.candidate.name, f"it could not be fitted again: {error}")
             continue
         evaluation = evaluate(recommender.scorer(), test, metrics=METRICS)
-        finalists.append(Finalist(trial, recommender, evaluation))
-    if not finalists:
+        tested.append((trial, recommender, evaluation))
+    if not tested:
         raise InputError("no method could be fitted on train and valid together")
-    if finalists[0].trial is not winner:  # the next best on validation takes its place
-        finalists.sort(key=lambda finalist: -finalist.trial.sort_value)
-        winner = finalists[0].trial
+    if tested[0][0] is not winner:  # the next best on validation takes its place
+        tested.sort(key=lambda finalist: -finalist[0].sort_value)
+    winner, delivered, evaluation = tested[0]
     logger.info(
         "%s",
-        f"{search.budget.passed:6.0f} s  test part read once: {len(finalists)} methods on"
-        f" {len(finalists[0].evaluation.users):,} users",
+        f"{search.budget.passed:6.0f} s  test part read once: {len(tested)} methods on"
+        f" {len(evaluation.users):,} users",
     )
 
     # Fit the winner on all events; without time, deliver the tested model.
@@ -515,13 +504,13 @@ def test_and_refit(search: Search) -> Final:
         delivered = fit_again(winner, parts, search, _OVERTIME * search.budget.seconds)
     except (_OutOfTime, *_FIT_ERRORS):
         on_all_events = False
-        delivered = finalists[0].recommender
         # Items of the test part are not recommended to users who have them.
         fitted = delivered.require_fitted()
         delivered.fitted = replace(fitted, histories=join(parts).matrix)
-    evaluations = {finalist.name: finalist.evaluation for finalist in finalists}
+    evaluations = {trial.candidate.name: evaluation for trial, _, evaluation in tested}
     comparison = compare(evaluations, test, METRICS, search.seed)
-    return Final(search, tuple(finalists), comparison, delivered, on_all_events)
+    finalists = tuple(trial for trial, _, _ in tested)
+    return Final(search, finalists, evaluations, comparison, delivered, on_all_events)
 
 
 def fit_again(
