@@ -21,14 +21,12 @@ import torch
 from torch import Tensor
 
 from llpauc.losses import (
-    INITIAL_VARIABLES,
     LLPAUCLoss,
     attach,
     bce_loss,
     bpr_loss,
     exact_saddle,
     llpauc_objective,
-    llpauc_value_and_grads,
     minimax_parameter_groups,
 )
 
@@ -84,9 +82,7 @@ def at_size(batch: int, n: int, rounds: int, seconds: float) -> dict[str, Any]:
                 lambda: llpauc_objective(pos, neg, llpauc.variables, llpauc.settings),
                 [pos, neg, *variables],
             ),
-            "without_autograd": lambda: llpauc_value_and_grads(
-                plain_pos, plain_neg, INITIAL_VARIABLES, llpauc.settings
-            ),
+            "without_autograd": lambda: llpauc.value_and_grads(plain_pos, plain_neg),
         },
         rounds,
         seconds,

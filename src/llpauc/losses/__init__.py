@@ -29,8 +29,7 @@ _NAMES = {
     "kernels": "Kernel KernelResult RowKernel",
     "lambdaloss": "ARPLoss2 LambdaRankLoss NDCGLoss1 NDCGLoss2 candidate_ranks lambda_loss",
     "minimax": "attach minimax_optimizer minimax_parameter_groups",
-    "objective": "INITIAL_VARIABLES Settings Variables exact_saddle hard_llpauc llpauc_objective"
-    " llpauc_value_and_grads",
+    "objective": "INITIAL_VARIABLES Settings Variables exact_saddle hard_llpauc llpauc_objective",
     "pairwise": "BPRLoss DNSLoss SoftmaxVLoss bpr_loss dns_loss softmax_v_loss",
     "partial_auc": "AUCLoss LLPAUCLoss OPAUCLoss",
     "pointwise": "BCELoss CCLLoss RCELoss TCELoss bce_loss ccl_loss rce_loss tce_loss",

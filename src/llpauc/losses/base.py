@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from llpauc.errors import InputError, listing
-from llpauc.losses.kernels import Kernel
+from llpauc.losses.kernels import Kernel, KernelResult
 from llpauc.options import options_of
 
 Score = Literal["dot", "cosine"]
@@ -89,7 +89,8 @@ class Loss(nn.Module, ABC):
     """A training loss: scores in, scalar out.
 
     A loss with parameters is a dataclass; its annotations hold their ranges, which are checked
-    here. It either names its `equation` or overrides `compute`.
+    here. It either names its `equation`, whose docstring it takes unless it has one, or overrides
+    `compute`.
 
     `score` is the score that the loss is designed for. It has no effect here: the model decides,
     and a model ranks with the score it is trained with.
@@ -102,6 +103,10 @@ class Loss(nn.Module, ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
     meaning: ClassVar[str]
     equation: ClassVar[Callable[..., Tensor]]
+
+    def __init_subclass__(cls) -> None:
+        if cls.__doc__ is None and "equation" in vars(cls):
+            cls.__doc__ = cls.equation.__doc__
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -177,12 +182,16 @@ class Loss(nn.Module, ABC):
 
         The gradients with respect to the variables of the loss are stored in their `grad`.
         """
-        kernel = self.kernel()
-        if kernel is not None and all(_is_plain(scores) for scores in (pos_scores, neg_scores)):
+        kernel = self.kernel() if fits_kernel(pos_scores, neg_scores) else None
+        if kernel is not None:
             check_shapes(pos_scores, neg_scores, neg_mask)
-            keep = None if neg_mask is None else neg_mask.contiguous().numpy()
-            result = kernel(pos_scores.numpy(), neg_scores.numpy(), keep)
-            check_finite(result.pos_invalid, result.neg_invalid)
+            result = run_kernel(kernel, pos_scores, neg_scores, neg_mask)
+            variables = self._parameters.values()  # faster than `parameters`
+            for derivative, variable in zip(result.d_variables, variables, strict=False):
+                assert variable is not None
+                if variable.grad is None:
+                    variable.grad = torch.zeros_like(variable)
+                variable.grad.fill_(derivative)
             return result.value, torch.from_numpy(result.d_pos), torch.from_numpy(result.d_neg)
         pos, neg = (scores.detach().requires_grad_() for scores in (pos_scores, neg_scores))
         for variable in self.parameters():
@@ -194,7 +203,8 @@ class Loss(nn.Module, ABC):
         return value.item(), pos.grad, neg.grad
 
     def kernel(self) -> Kernel | None:
-        """A function that computes value and gradients without autograd; None: there is none."""
+        """A function that computes value and gradients without autograd, of float32 scores on a
+        CPU; None: there is none."""
         return None
 
     @property
@@ -250,14 +260,55 @@ class Loss(nn.Module, ABC):
         return {"auc": row_mean((batch.pos[:, None] > batch.neg).float(), batch.mask).mean().item()}
 
 
-def _is_plain(scores: Tensor) -> bool:
-    """Whether a kernel can read the scores in place."""
-    return (
-        scores.dtype == torch.float32
-        and scores.is_cpu
-        and not scores.requires_grad
-        and scores.is_contiguous()
-    )
+def fits_kernel(pos: Tensor, neg: Tensor) -> bool:
+    """Whether a kernel can read the scores: float32 on a CPU."""
+    return all(scores.is_cpu and scores.dtype == torch.float32 for scores in (pos, neg))
+
+
+def run_kernel(kernel: Kernel, pos: Tensor, neg: Tensor, mask: Tensor | None) -> KernelResult:
+    """The result of a kernel on checked shapes; raises `NonFiniteError` for invalid scores."""
+    keep = None if mask is None else mask.contiguous().numpy()
+    arrays = (scores.detach().contiguous().numpy() for scores in (pos, neg))
+    result = kernel(*arrays, keep)
+    check_finite(result.pos_invalid, result.neg_invalid)
+    return result
+
+
+class _KernelFunction(torch.autograd.Function):
+    """A kernel under autograd, for first derivatives."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: Kernel, pos: Tensor, neg: Tensor, mask: Tensor | None, *variables: Tensor
+    ) -> Tensor:
+        ctx.kernel, ctx.mask = kernel, mask
+        ctx.save_for_backward(pos, neg)
+        ctx.variable_type = {"dtype": variables[0].dtype, "device": variables[0].device}
+        ctx.result = run_kernel(kernel, pos, neg, mask)
+        return torch.full((), ctx.result.value, dtype=pos.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True: the kernel has no second derivative
+            raise InputError("float32 scores on a CPU have first derivatives only; use .double()")
+        # A second pass over a retained graph computes it again: the first gave its arrays away.
+        result: KernelResult = ctx.result or run_kernel(ctx.kernel, *ctx.saved_tensors, ctx.mask)
+        ctx.result = None
+        d_scores = torch.from_numpy(result.d_pos), torch.from_numpy(result.d_neg)
+        scale = grad.item()
+        if scale != 1.0:
+            for gradient in d_scores:
+                gradient.mul_(scale)
+        d_variables = (torch.full((), scale * d, **ctx.variable_type) for d in result.d_variables)
+        return (None, *d_scores, None, *d_variables)
+
+
+def kernel_value(
+    kernel: Kernel, pos: Tensor, neg: Tensor, mask: Tensor | None, variables: Iterable[Tensor]
+) -> Tensor:
+    """The value of a kernel as a scalar that is differentiable by scores and variables."""
+    value: Tensor = _KernelFunction.apply(kernel, pos, neg, mask, *variables)  # type: ignore[no-untyped-call]
+    return value
 
 
 def row_mean(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -68,6 +68,25 @@ def log1p_to_1(q: np.float32) -> np.float32:
     return s * (_TWO + t * (_ATANH3 + t * tail))
 
 
+class KernelResult(NamedTuple):
+    """The loss, its gradients, and how many scores that count are NaN or infinite.
+
+    `d_variables` are the derivatives with respect to the variables of the loss, if it has any.
+    """
+
+    value: float
+    d_pos: Floats
+    d_neg: Floats
+    pos_invalid: int
+    neg_invalid: int
+    d_variables: tuple[float, ...] = ()
+
+
+Kernel = Callable[[Floats, Floats, Keep | None], KernelResult]
+"""(B,) and (B, N) contiguous scores, and bool (B, N), True where a pair counts, or None for all. A
+row without a pair contributes nothing."""
+
+
 # --- the LLPAUC objective -----------------------------------------------------------------------
 # Both sides of the objective are parabolas of f = sigmoid(score), l(f) = (f + shift)^2 + constant,
 # so one loop serves the positives (sign -1) and the negatives (sign +1):
@@ -79,8 +98,11 @@ def log1p_to_1(q: np.float32) -> np.float32:
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
-def _soft_block(x, keep, gradient, shift, weight, curve, offset):
-    """Sums of r, w, w f and of invalid scores over one block; writes the gradient."""
+def _block(x, keep, gradient, shift, weight, curve, offset):
+    """Sums of r, w, w f and of invalid scores over one block; writes the gradient.
+
+    Without selection (curve None) every w is 1, and r is (f + shift)^2.
+    """
     sum_r, sum_w, sum_wf, invalid = ZERO, ZERO, ZERO, ZERO
     for j in range(x.shape[0]):
         counts = True if keep is None else keep[j]
@@ -89,11 +111,14 @@ def _soft_block(x, keep, gradient, shift, weight, curve, offset):
         part = ONE / (ONE + e)
         f = part if x[j] >= ZERO else e * part
         slope = f + shift
-        z = offset + curve * slope * slope
-        q = exp_below_0(-abs(z))
-        above = ONE / (ONE + q)
-        w = above if z >= ZERO else q * above
-        r = max(z, ZERO) + log1p_to_1(q)
+        if curve is None:
+            w, r = ONE, slope * slope
+        else:
+            z = offset + curve * slope * slope
+            q = exp_below_0(-abs(z))
+            above = ONE / (ONE + q)
+            w = above if z >= ZERO else q * above
+            r = max(z, ZERO) + log1p_to_1(q)
         d = weight * w * slope * e * part * part
         sum_r += r if counts else ZERO
         sum_w += w if counts else ZERO
@@ -101,26 +126,6 @@ def _soft_block(x, keep, gradient, shift, weight, curve, offset):
         invalid += ONE if counts and not size <= LARGEST else ZERO
         gradient[j] = d if counts else ZERO
     return sum_r, sum_w, sum_wf, invalid
-
-
-@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
-def _plain_block(x, keep, gradient, shift, weight):
-    """The same without selection: every w is 1; sums of (f + shift)^2, 1, f and invalid scores."""
-    sum_square, count, sum_f, invalid = ZERO, ZERO, ZERO, ZERO
-    for j in range(x.shape[0]):
-        counts = True if keep is None else keep[j]
-        size = abs(x[j])
-        e = exp_below_0(-size)
-        part = ONE / (ONE + e)
-        f = part if x[j] >= ZERO else e * part
-        slope = f + shift
-        d = weight * slope * e * part * part
-        sum_square += slope * slope if counts else ZERO
-        count += ONE if counts else ZERO
-        sum_f += f if counts else ZERO
-        invalid += ONE if counts and not size <= LARGEST else ZERO
-        gradient[j] = d if counts else ZERO
-    return sum_square, count, sum_f, invalid
 
 
 @njit(nogil=True, cache=True)
@@ -132,9 +137,9 @@ def _side(x, keep, gradient, sums, shift, weight, curve, offset, select):
         high = min(low + _BLOCK, x.shape[0])
         part = None if keep is None else keep[low:high]
         if select:
-            block = _soft_block(x[low:high], part, gradient[low:high], shift, weight, curve, offset)
+            block = _block(x[low:high], part, gradient[low:high], shift, weight, curve, offset)
         else:
-            block = _plain_block(x[low:high], part, gradient[low:high], shift, weight)
+            block = _block(x[low:high], part, gradient[low:high], shift, weight, None, None)
         for i in range(4):
             sums[i] += block[i]
 
@@ -197,63 +202,48 @@ def _with_positives(
     )
 
 
-def llpauc_kernel(
-    pos: Floats,
-    neg: Floats,
-    keep: Keep | None,
-    n_neg: int,
-    d_pos: Floats,
-    d_neg: Floats,
-    variables: tuple[float, float, float, float, float],
-    settings: tuple[float, float, float, float],
-) -> tuple[float, float, float, float, float, float, int, int]:
-    """F and its gradient; writes the gradient of the scores, 0 where a pair does not count.
+@dataclass(frozen=True)
+class LLPAUCKernel:
+    """`llpauc_objective` and its first derivatives in one pass over the scores; a `Kernel`.
 
     Args:
-        pos, neg: (B,) and (B, N), contiguous.
-        keep: (B, N), which negatives count, or None for all; others may be NaN.
-        n_neg: how many count.
-        d_pos, d_neg: outputs.
         variables: a, b, gap and the two thresholds.
-        settings: alpha, beta, sharpness, gap_penalty.
-
-    Returns:
-        F, its derivatives by the five variables, the numbers of invalid scores on both sides.
+        settings: alpha, beta, sharpness (finite), gap_penalty.
     """
-    _, b, gap, _, threshold = variables
-    _, beta, sharpness, _ = settings
-    side = (neg.reshape(-1), None if keep is None else keep.reshape(-1), d_neg.reshape(-1))
-    coefficients = _coefficients.py_func(n_neg, 1.0, beta, b, 1.0 + gap - b, threshold, sharpness)
-    # Not from within a kernel: Numba confuses parallel kernels that a cached one calls.
-    if neg.size < MIN_PARALLEL:
-        neg_sums = np.zeros(4)
-        _side(*side, neg_sums, *coefficients)
-    else:
-        sums = np.zeros((-(-neg.size // _CHUNK), 4))
-        _side_parallel(*side, sums, *coefficients)
-        neg_sums = sums.cumsum(axis=0)[-1]  # chunk after chunk
-    result: tuple[float, float, float, float, float, float, int, int] = _with_positives(
-        pos, d_pos, neg_sums, n_neg, *variables, *settings
-    )
-    return result
+
+    variables: tuple[float, float, float, float, float]
+    settings: tuple[float, float, float, float]
+
+    def __call__(self, pos: Floats, neg: Floats, keep: Keep | None) -> KernelResult:
+        d_pos, d_neg, n_neg = np.zeros_like(pos), np.empty_like(neg), neg.size
+        rows: slice | Keep = slice(None)
+        if keep is not None:
+            n_neg, rows = int(keep.sum()), keep.any(axis=1)
+            if n_neg == 0:
+                return KernelResult(0.0, d_pos, np.zeros_like(neg), 0, 0, (0.0,) * 5)
+            keep = keep.reshape(-1)
+        _, b, gap, _, threshold = self.variables
+        _, beta, sharpness, _ = self.settings
+        side = neg.reshape(-1), keep, d_neg.reshape(-1)
+        minus = _coefficients.py_func(n_neg, 1.0, beta, b, 1.0 + gap - b, threshold, sharpness)
+        # Not from within a kernel: Numba confuses parallel kernels that a cached one calls.
+        if neg.size < MIN_PARALLEL:
+            neg_sums = np.zeros(4)
+            _side(*side, neg_sums, *minus)
+        else:
+            sums = np.zeros((-(-neg.size // _CHUNK), 4))
+            _side_parallel(*side, sums, *minus)
+            neg_sums = sums.cumsum(axis=0)[-1]  # chunk after chunk
+        nonempty = pos[rows]
+        d_nonempty = np.empty_like(nonempty)
+        value, *d_variables, pos_invalid, neg_invalid = _with_positives(
+            nonempty, d_nonempty, neg_sums, n_neg, *self.variables, *self.settings
+        )
+        d_pos[rows] = d_nonempty
+        return KernelResult(value, d_pos, d_neg, pos_invalid, neg_invalid, tuple(d_variables))
 
 
 # --- losses that are means over rows ------------------------------------------------------------
-
-
-class KernelResult(NamedTuple):
-    """The loss, its gradients, and how many scores that count are NaN or infinite."""
-
-    value: float
-    d_pos: Floats
-    d_neg: Floats
-    pos_invalid: int
-    neg_invalid: int
-
-
-Kernel = Callable[[Floats, Floats, Keep | None], KernelResult]
-"""(B,) and (B, N) contiguous scores, and bool (B, N), True where a pair counts, or None for all. A
-row without a pair contributes nothing."""
 
 
 @dataclass(frozen=True)

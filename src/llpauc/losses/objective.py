@@ -1,4 +1,4 @@
-"""The LLPAUC objective, its one-pass form, its saddle in closed form, and the metric of a batch.
+"""The LLPAUC objective, its saddle in closed form, and the metric of a batch.
 
     F = -s+ - (1/alpha) mean_i r(-l+(f_i) - s+)
         + s- + (1/beta) mean_j r(l-(f_j) - s-)  -  (1 + w) gamma^2
@@ -46,16 +46,13 @@ al., Asymptotically unbiased instance-wise regularized partial AUC optimization,
 from __future__ import annotations
 
 import math
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import relu, softplus
 
-from llpauc.errors import InputError
-from llpauc.losses.base import check_finite
-from llpauc.losses.kernels import llpauc_kernel
 from llpauc.metrics.partial_auc import selected_count
 
 Number = TypeVar("Number", float, Tensor)
@@ -157,111 +154,6 @@ def llpauc_objective(
     else:
         neg_term = neg_loss.mean()
     return pos_term + neg_term - (1.0 + settings.gap_penalty) * gap.square()
-
-
-class ValueAndGrads(NamedTuple):
-    """The objective and its derivatives: the scores' as tensors, the variables' as numbers."""
-
-    value: float
-    d_pos: Tensor
-    d_neg: Tensor
-    d_variables: Variables[float]
-
-
-def fits_kernel(pos: Tensor, settings: Settings) -> bool:
-    """Whether `llpauc_value_and_grads` can compute it: float32 on a CPU, finite sharpness."""
-    return pos.is_cpu and pos.dtype == torch.float32 and not math.isinf(settings.sharpness)
-
-
-def llpauc_value_and_grads(
-    pos: Tensor,
-    neg: Tensor,
-    variables: Variables[float],
-    settings: Settings,
-    neg_mask: Tensor | None = None,
-) -> ValueAndGrads:
-    """`llpauc_objective` and its first derivatives in one pass over the scores, without a graph.
-
-    Args:
-        pos: (B,) float32 on a CPU, without a graph.
-        neg: (B, N) likewise.
-        variables: the five, as numbers.
-        settings: alpha, beta, sharpness (finite), gap_penalty.
-        neg_mask: bool (B, N), True where a pair counts; a row without one contributes nothing.
-
-    >>> result = llpauc_value_and_grads(
-    ...     torch.zeros(2), torch.zeros(2, 3), INITIAL_VARIABLES, Settings(1.0, 1.0, 5.0, 0.0)
-    ... )
-    >>> result.value, result.d_variables.gap  # at the maximum: gap = b - a = 1/2 - 1/2
-    (0.5, 0.0)
-    """
-    rows, n_neg, keep = None, neg.numel(), None
-    if neg_mask is not None:
-        keep = neg_mask.contiguous().numpy()
-        n_neg = int(keep.sum())
-        if n_neg == 0:
-            zeros = Variables(0.0, 0.0, 0.0, 0.0, 0.0)
-            return ValueAndGrads(0.0, torch.zeros_like(pos), torch.zeros_like(neg), zeros)
-        rows = neg_mask.any(1)
-        rows = None if bool(rows.all()) else rows
-    nonempty = (pos.contiguous() if rows is None else pos[rows]).numpy()
-    d_nonempty, d_neg = np.empty(nonempty.shape, np.float32), np.empty(neg.shape, np.float32)
-    value, *d_variables, pos_invalid, neg_invalid = llpauc_kernel(
-        nonempty, neg.contiguous().numpy(), keep, n_neg, d_nonempty, d_neg, variables, settings
-    )
-    check_finite(pos_invalid, neg_invalid)
-    d_pos = torch.from_numpy(d_nonempty)
-    if rows is not None:
-        d_pos = torch.zeros_like(pos).masked_scatter_(rows, d_pos)
-    return ValueAndGrads(value, d_pos, torch.from_numpy(d_neg), Variables(*d_variables))
-
-
-class _FusedObjective(torch.autograd.Function):
-    """`llpauc_value_and_grads` under autograd."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        pos: Tensor,
-        neg: Tensor,
-        mask: Tensor | None,
-        settings: Settings,
-        *variables: Tensor,
-    ) -> Tensor:
-        ctx.save_for_backward(pos, neg)
-        numbers = Variables(*(variable.item() for variable in variables))
-        ctx.arguments = numbers, settings, mask
-        ctx.kind = {"dtype": variables[0].dtype, "device": variables[0].device}
-        ctx.result = llpauc_value_and_grads(pos.detach(), neg.detach(), numbers, settings, mask)
-        return torch.full((), ctx.result.value, dtype=pos.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True: the kernel has no second derivative
-            raise InputError("float32 scores on a CPU have first derivatives only; use .double()")
-        result: ValueAndGrads = ctx.result
-        if result is None:  # a second pass over a retained graph: the first gave its arrays away
-            pos, neg = ctx.saved_tensors
-            result = llpauc_value_and_grads(pos.detach(), neg.detach(), *ctx.arguments)
-        ctx.result = None
-        scale = grad.item()
-        if scale != 1.0:
-            result.d_pos.mul_(scale)
-            result.d_neg.mul_(scale)
-        d_variables = (torch.full((), scale * d, **ctx.kind) for d in result.d_variables)
-        return (result.d_pos, result.d_neg, None, None, *d_variables)
-
-
-def fused_objective(
-    pos: Tensor,
-    neg: Tensor,
-    neg_mask: Tensor | None,
-    settings: Settings,
-    variables: Variables[Tensor],
-) -> Tensor:
-    """`llpauc_value_and_grads` as a differentiable scalar."""
-    value: Tensor = _FusedObjective.apply(pos, neg, neg_mask, settings, *variables)  # type: ignore[no-untyped-call]
-    return value
 
 
 class Saddle(NamedTuple):

@@ -43,7 +43,7 @@ def dns_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, hardest: i
     A row with fewer than M negatives that count uses all of them.
 
     Args:
-        hardest: M, at least 1.
+        hardest: M, how many of the given negatives, the best-scored, are used; at least 1.
 
     Reference: Shi et al., On the theories behind hard negative sampling, WWW 2023.
 
@@ -84,12 +84,6 @@ def softmax_v_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, rho:
 
 
 class BPRLoss(Loss):
-    """`bpr_loss` as a module.
-
-    >>> BPRLoss()(torch.tensor([1.0]), torch.tensor([[1.0, 1.0]]))
-    tensor(0.6931)
-    """
-
     meaning = "BPR: log 2 = 0.69 where all scores are equal, towards 0 as positives win"
     equation = staticmethod(bpr_loss)
 
@@ -99,12 +93,6 @@ class BPRLoss(Loss):
 
 @dataclass(eq=False, repr=False)
 class DNSLoss(Loss):
-    """`dns_loss` as a module.
-
-    Args:
-        hardest: how many of the given negatives, the best-scored, are used; at least 1.
-    """
-
     meaning = "BPR against the hardest negatives only: 0.69 where all scores are equal"
     equation = staticmethod(dns_loss)
 
@@ -113,12 +101,6 @@ class DNSLoss(Loss):
 
 @dataclass(eq=False, repr=False)
 class SoftmaxVLoss(Loss):
-    """`softmax_v_loss` as a module.
-
-    Args:
-        rho: above 0; the larger, the more the worst pairs weigh.
-    """
-
     meaning = "BPR with most weight on the pairs in the worst order: at least the BPR value"
     equation = staticmethod(softmax_v_loss)
 

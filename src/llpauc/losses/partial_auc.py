@@ -17,20 +17,19 @@ from llpauc.losses.base import (
     NonFiniteError,
     Prepared,
     check_shapes,
+    fits_kernel,
+    kernel_value,
     to_common_dtype,
 )
-from llpauc.losses.kernels import Kernel
+from llpauc.losses.kernels import Kernel, LLPAUCKernel
 from llpauc.losses.objective import (
     INITIAL_VARIABLES,
     Settings,
     Variables,
     counted,
     exact_saddle,
-    fits_kernel,
-    fused_objective,
     hard_llpauc,
     llpauc_objective,
-    llpauc_value_and_grads,
     projected,
 )
 from llpauc.losses.per_user import (
@@ -78,7 +77,7 @@ class LLPAUCLoss(Loss):
 
     >>> loss = LLPAUCLoss(alpha=0.7, beta=0.1)
     >>> loss(torch.zeros(4), torch.zeros(4, 8))
-    tensor(7.1174, grad_fn=<_FusedObjectiveBackward>)
+    tensor(7.1174, grad_fn=<_KernelFunctionBackward>)
     """
 
     meaning = (
@@ -132,13 +131,15 @@ class LLPAUCLoss(Loss):
     def _named(self, *names: str) -> list[nn.Parameter]:
         return [self.get_parameter(name) for name in names if self.solver == "sgda"]
 
+    def _numbers(self) -> Variables[float]:
+        return Variables(*(variable.item() for variable in self.variables))
+
     def project_(self) -> None:
         """Clip the variables to their domains, as line 9 of Algorithm 1: after the step, never in
         the forward pass, where a variable outside its domain would lose its gradient."""
         if self.solver != "sgda":
             return
-        variables = self.variables
-        numbers = Variables(*(variable.item() for variable in variables))
+        variables, numbers = self.variables, self._numbers()
         inside = projected(numbers)
         if inside == numbers:  # the usual case
             return
@@ -159,8 +160,9 @@ class LLPAUCLoss(Loss):
             return super().forward(pos_scores, neg_scores, neg_mask, context=context)
         check_shapes(pos_scores, neg_scores, neg_mask)
         pos, neg = to_common_dtype(pos_scores, neg_scores)
-        if fits_kernel(pos, self.settings):
-            value = fused_objective(pos, neg, neg_mask, self.settings, self.variables)
+        kernel = self.kernel() if fits_kernel(pos, neg) else None
+        if kernel is not None:
+            value = kernel_value(kernel, pos, neg, neg_mask, self.variables)
         else:
             value = super().forward(pos, neg, neg_mask, context=context)
         if not math.isfinite(value.item()):  # the scores have been checked
@@ -176,31 +178,12 @@ class LLPAUCLoss(Loss):
             return per_user_objective(pos, neg, alpha, beta, sharpness, mask)
         return exact_saddle(pos, neg, mask, alpha=alpha, beta=beta, gap_penalty=gap_penalty).value
 
-    def value_and_grads(
-        self,
-        pos_scores: Tensor,
-        neg_scores: Tensor,
-        neg_mask: Tensor | None = None,
-        *,
-        context: Context | None = None,
-    ) -> tuple[float, Tensor, Tensor]:
-        check_shapes(pos_scores, neg_scores, neg_mask)
-        pos, neg = to_common_dtype(pos_scores.detach(), neg_scores.detach())
-        if self.solver != "sgda" or not fits_kernel(pos, self.settings):
-            return super().value_and_grads(pos_scores, neg_scores, neg_mask, context=context)
-        numbers = Variables(*(variable.item() for variable in self.variables))
-        result = llpauc_value_and_grads(pos, neg, numbers, self.settings, neg_mask)
-        for variable, derivative in zip(self.variables, result.d_variables, strict=True):
-            if variable.grad is None:
-                variable.grad = torch.zeros_like(variable)
-            variable.grad.fill_(derivative)
-        d_pos, d_neg = result.d_pos.to(pos_scores.dtype), result.d_neg.to(neg_scores.dtype)
-        return result.value, d_pos, d_neg
-
     def kernel(self) -> Kernel | None:
-        if self.solver != "per-user" or self.sharpness > MAX_SHARPNESS:
-            return None
-        return PerUserKernel(self.alpha, self.beta, self.sharpness)
+        if self.solver == "sgda" and self.sharpness < math.inf:
+            return LLPAUCKernel(self._numbers(), self.settings)
+        if self.solver == "per-user" and self.sharpness <= MAX_SHARPNESS:
+            return PerUserKernel(self.alpha, self.beta, self.sharpness)
+        return None
 
     def diagnostics(self, batch: Prepared) -> dict[str, float]:
         """The hard LLPAUC of the batch, the fractions it selects, its saddle value, the variables.

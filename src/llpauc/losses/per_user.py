@@ -211,7 +211,7 @@ def _solve_row(pos, neg, keep, f, beta, sharpness):
         return 0.0, ZERO, n, invalid
     kappa = np.float32(sharpness)
     if beta == 1.0:
-        return _sum_blocks(f, keep, rest, kappa, ZERO, False) / n, ZERO, n, invalid
+        return _sum_blocks(f, keep, rest, kappa, None) / n, ZERO, n, invalid
     target = beta * n
     # Every weight is at least that of the smallest pair and at most that of the largest.
     reach = math.log(beta / (1.0 - beta)) / sharpness
@@ -232,7 +232,7 @@ def _solve_row(pos, neg, keep, f, beta, sharpness):
         else:
             high = at
         at = at + step if low < at + step < high else 0.5 * (low + high)
-    hinges = _sum_blocks(f, keep, rest, kappa, np.float32(at), True)
+    hinges = _sum_blocks(f, keep, rest, kappa, np.float32(at))
     return at + hinges / (sharpness * target), np.float32(at), n, invalid
 
 
@@ -243,11 +243,11 @@ def _grads_row(pos, neg, keep, f, weight, threshold, n, beta, sharpness):
         f[:] = ZERO
         return ZERO
     rest = _sigmoid32(-pos)
-    scale = np.float32(2.0 * weight / (beta * n))
+    kappa, scale = np.float32(sharpness), np.float32(2.0 * weight / (beta * n))
     if beta == 1.0:
-        total = _plain_neg_grads(neg, f, keep, rest, scale)
+        total = _neg_grads(neg, f, keep, rest, kappa, None, scale)
     else:
-        total = _neg_grads(neg, f, keep, rest, np.float32(sharpness), threshold, scale)
+        total = _neg_grads(neg, f, keep, rest, kappa, threshold, scale)
     return np.float32(-total * _sigmoid_slope(pos))
 
 
@@ -297,37 +297,28 @@ def _sum_weights(f, keep, rest, kappa, threshold):
 
 
 @njit(nogil=True, cache=True)
-def _sum_blocks(f, keep, rest, kappa, threshold, select):
-    """The sum of softplus(kappa (d - threshold)), or of d, in float64 over blocks of float32."""
+def _sum_blocks(f, keep, rest, kappa, threshold):
+    """The sum of softplus(kappa (d - threshold)), or of d where the threshold is None, in float64
+    over blocks of float32."""
     total = 0.0
     for low in range(0, len(f), _BLOCK):
         part = None if keep is None else keep[low : low + _BLOCK]
-        if select:
-            total += _hinge_block(f[low : low + _BLOCK], part, rest, kappa, threshold)
-        else:
-            total += _square_block(f[low : low + _BLOCK], part, rest)
+        total += _sum_block(f[low : low + _BLOCK], part, rest, kappa, threshold)
     return total
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
-def _hinge_block(f, keep, rest, kappa, threshold):
+def _sum_block(f, keep, rest, kappa, threshold):
     total = ZERO
     for j in range(len(f)):
         counts = True if keep is None else keep[j]
         gap = rest + f[j]
-        z = kappa * (gap * gap - threshold)
-        hinge = max(z, ZERO) + log1p_to_1(exp_below_0(-abs(z)))
-        total += hinge if counts else ZERO
-    return np.float64(total)
-
-
-@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
-def _square_block(f, keep, rest):
-    total = ZERO
-    for j in range(len(f)):
-        counts = True if keep is None else keep[j]
-        gap = rest + f[j]
-        total += gap * gap if counts else ZERO
+        if threshold is None:
+            term = gap * gap
+        else:
+            z = kappa * (gap * gap - threshold)
+            term = max(z, ZERO) + log1p_to_1(exp_below_0(-abs(z)))
+        total += term if counts else ZERO
     return np.float64(total)
 
 
@@ -338,19 +329,9 @@ def _neg_grads(x, f, keep, rest, kappa, threshold, scale):
     for j in range(len(f)):
         counts = True if keep is None else keep[j]
         gap = rest + f[j]
-        by_f = scale * _sigmoid32(kappa * (gap * gap - threshold)) * gap
-        total += by_f if counts else ZERO
-        f[j] = by_f * _sigmoid_slope(x[j]) if counts else ZERO
-    return total
-
-
-@njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
-def _plain_neg_grads(x, f, keep, rest, scale):
-    """The same without selection."""
-    total = ZERO
-    for j in range(len(f)):
-        counts = True if keep is None else keep[j]
-        by_f = scale * (rest + f[j])
+        by_f = scale * gap
+        if threshold is not None:
+            by_f = scale * _sigmoid32(kappa * (gap * gap - threshold)) * gap
         total += by_f if counts else ZERO
         f[j] = by_f * _sigmoid_slope(x[j]) if counts else ZERO
     return total

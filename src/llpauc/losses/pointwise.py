@@ -73,7 +73,7 @@ def rce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, power: flo
     The weights are constants to the gradient.
 
     Args:
-        power: p, at least 0; 0 is BCE.
+        power: p, at least 0; the larger, the less a badly fitting sample weighs; 0 is BCE.
 
     Reference: Wang et al., Denoising implicit feedback, WSDM 2021.
 
@@ -94,7 +94,7 @@ def ccl_loss(
         max(0, 1 - c_i) + w mean_j max(0, c_j - margin)
 
     Args:
-        margin: in [-1, 1].
+        margin: in [-1, 1]; negatives below it contribute nothing.
         neg_weight: w, at least 0.
 
     Reference: Mao et al., SimpleX, CIKM 2021, where it is trained and ranked by cosine.
@@ -106,12 +106,6 @@ def ccl_loss(
 
 
 class BCELoss(Loss):
-    """`bce_loss` as a module.
-
-    >>> BCELoss()(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]))
-    tensor(0.6931)
-    """
-
     meaning = "cross-entropy of yes or no: log 2 = 0.69 where the model knows nothing"
     equation = staticmethod(bce_loss)
 
@@ -154,12 +148,6 @@ class TCELoss(Loss):
 
 @dataclass(eq=False, repr=False)
 class RCELoss(Loss):
-    """`rce_loss` as a module.
-
-    Args:
-        power: at least 0; the larger, the less a badly fitting sample weighs.
-    """
-
     meaning = "cross-entropy with little weight on what fits badly; not comparable across powers"
     equation = staticmethod(rce_loss)
 
@@ -168,13 +156,6 @@ class RCELoss(Loss):
 
 @dataclass(eq=False, repr=False)
 class CCLLoss(Loss):
-    """`ccl_loss` as a module.
-
-    Args:
-        margin: in [-1, 1]; negatives below it contribute nothing.
-        neg_weight: at least 0.
-    """
-
     score = "cosine"
     meaning = "distance of positives from cosine 1, plus that of negatives above the margin"
     equation = staticmethod(ccl_loss)

@@ -88,8 +88,8 @@ def bsl_loss(
     that normalises the gradient, such as Adam, hardly reacts to it.
 
     Args:
-        pos_temperature: tau1, above 0.
-        neg_temperature: tau2, above 0.
+        pos_temperature: tau1, above 0; a factor of the whole loss.
+        neg_temperature: tau2, above 0; about 0.05 to 0.3.
 
     Reference: Wu et al., BSL, ICDE 2024.
 
@@ -138,10 +138,10 @@ def psl_loss(
     g is clamped to at least 1e-4, where it has no gradient.
 
     Args:
-        temperature: tau*, above 0.
-        surrogate: g.
-        divisor: 2 keeps d within [-1, 1], the range that the authors' program assumes (its default
-            is 1): atan(d) + 1 is negative below d = -1.56.
+        temperature: tau*, above 0; half of what suits SL, since the cosines are halved.
+        surrogate: g: "tanh", "atan" or "relu".
+        divisor: above 0; 2 keeps d within [-1, 1], the range that the authors' program assumes (its
+            default is 1): atan(d) + 1 is negative below d = -1.56.
 
     Reference: Yang et al., PSL, NeurIPS 2024.
 
@@ -200,12 +200,6 @@ def top_k_quantiles(scores: Tensor, k: int) -> Tensor:
 
 
 class SCELoss(Loss):
-    """`sce_loss` as a module.
-
-    >>> SCELoss()(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]))
-    tensor(1.0986)
-    """
-
     meaning = "surprise at the positive among its candidates: log(1 + N) where all are equal"
     equation = staticmethod(sce_loss)
 
@@ -215,12 +209,6 @@ class SCELoss(Loss):
 
 @dataclass(eq=False, repr=False)
 class SLLoss(Loss):
-    """`sl_loss` as a module.
-
-    Args:
-        temperature: above 0; about 0.05 to 0.3.
-    """
-
     score = "cosine"
     meaning = "log of the negatives' weight against the positive's: log N where all are equal"
     equation = staticmethod(sl_loss)
@@ -233,13 +221,6 @@ class SLLoss(Loss):
 
 @dataclass(eq=False, repr=False)
 class BSLLoss(Loss):
-    """`bsl_loss` as a module.
-
-    Args:
-        pos_temperature: above 0; a factor of the whole loss.
-        neg_temperature: above 0; about 0.05 to 0.3.
-    """
-
     score = "cosine"
     meaning = "softmax loss in units of the positive temperature; may be negative"
     equation = staticmethod(bsl_loss)
@@ -250,14 +231,6 @@ class BSLLoss(Loss):
 
 @dataclass(eq=False, repr=False)
 class PSLLoss(Loss):
-    """`psl_loss` as a module.
-
-    Args:
-        temperature: above 0; half of what suits SL, since the cosines are halved.
-        surrogate: "tanh", "atan" or "relu".
-        divisor: above 0; 2 keeps the differences within [-1, 1].
-    """
-
     score = "cosine"
     meaning = "softmax loss with less weight on outliers: log N where all are equal"
     equation = staticmethod(psl_loss)
