@@ -13,6 +13,7 @@ import os
 import re
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -252,6 +253,8 @@ def _lost_processes() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        # The frames below hold the process group, whose threads must end before the interpreter.
+        traceback.clear_frames(error.__traceback__)
         text = re.sub(r"^\[[^]]*\] *", "", str(error))  # the place in the source of gloo
         reason = re.split(r"\. |\n", text)[0] if text else type(error).__name__
         raise LostProcessError(

@@ -241,8 +241,9 @@ def test_row_kernel_equals_autograd_in_float64(name, seed, batch, n, spread, mas
     assert loss.kernel() is not None
     value, d_pos, d_neg = loss.value_and_grads(pos, neg, mask)
     expected, grads = row_loss_by_autograd(name, pos, neg, mask)
-    assert_allclose(value, expected, rtol=2e-6, atol=2e-6)
-    # float32 knows a score of 1e4, and so its distance to another, to 1e-3
+    # float32 knows a score of 1e4, and so its distance to another, to 1e-3. The terms of the rows
+    # can cancel, so this bounds the absolute error of the value.
+    assert_allclose(value, expected, rtol=2e-6, atol=2e-6 * max(1.0, spread))
     tolerance = 3e-6 * max(1.0, spread)
     assert_allclose(d_pos, grads[0], rtol=tolerance, atol=tolerance / batch)
     assert_allclose(d_neg, grads[1], rtol=tolerance, atol=tolerance / batch)

@@ -588,7 +588,7 @@ def read_step(path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--checkpoint-every", "5"], "--checkpoint-every wants a time such as 30s, 5m or 2h"),
+        (["--checkpoint-every", "5"], "--checkpoint-every must be a time such as 30s, 5m or 2h"),
         (["--resume", "--restart"], "give one of them"),
     ],
 )

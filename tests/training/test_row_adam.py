@@ -1,4 +1,4 @@
-"""RowAdam compared with the dense Adam of torch: rare updates, long gaps, weight decay."""
+"""AdamTable compared with the dense Adam of torch: rare updates, long gaps, weight decay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 
 from llpauc.errors import InputError
 from llpauc.training.options import TrainingOptions
-from llpauc.training.row_adam import RowAdam, ScalarAdam
+from llpauc.training.row_adam import ScalarAdam
+from llpauc.training.tables import AdamTable
 
 
 def gradients(rng, n, width, step, scale):
@@ -25,54 +26,54 @@ def gradients(rng, n, width, step, scale):
     ("steps", "scale"),
     [(500, 1.0), (500, 1e-7), (2000, 1e-4)],  # eps = 1e-8 matters at 1e-7
 )
-def test_row_adam_equals_dense_adam(scale, steps):
+def test_adam_table_equals_dense_adam(scale, steps):
     rng = np.random.default_rng(3)
     n, width, lr = 300, 5, 1e-2
     start = rng.standard_normal((n, width)).astype(np.float32)
-    rows_adam = RowAdam(start.copy(), TrainingOptions(lr=lr))
+    rows_adam = AdamTable(start.copy(), TrainingOptions(lr=lr), start.shape[1])
     dense = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = torch.optim.Adam([dense], lr=lr)
     for step in range(steps):
         rows, slopes = gradients(rng, n, width, step, scale)
-        rows_adam.catch_up(rows)
-        rows_adam.advance()
-        rows_adam.step(rows, slopes)
+        rows_adam.prepare(rows)
+        rows_adam.apply(rows, slopes)
         dense.grad = torch.zeros_like(dense)
         dense.grad[torch.tensor(rows).long()] = torch.tensor(slopes, dtype=torch.float64)
         optimizer.step()
-    rows_adam.catch_up()
+    rows_adam.settle()
     moved = np.abs(dense.detach().numpy() - start).max()
     assert moved > 10 * lr  # the weights have moved
     # Weights near 1 in float32 round by 6e-8 a step; a lazy Adam would be off by about lr.
     np.testing.assert_allclose(rows_adam.table, dense.detach().numpy(), atol=lr * 2e-3, rtol=0)
 
 
-def test_row_adam_differs_from_lazy_adam():
+def test_adam_table_differs_from_lazy_adam():
     """Without the replay the same rows end several learning rates away."""
     rng = np.random.default_rng(3)
     n, width, lr = 300, 5, 1e-2
     start = rng.standard_normal((n, width)).astype(np.float32)
-    replayed, lazy = (RowAdam(start.copy(), TrainingOptions(lr=lr)) for _ in range(2))
+    replayed, lazy = (
+        AdamTable(start.copy(), TrainingOptions(lr=lr), start.shape[1]) for _ in range(2)
+    )
     for step in range(500):
         rows, slopes = gradients(rng, n, width, step, 1.0)
         for adam, catch_up in ((replayed, True), (lazy, False)):
             if catch_up:
-                adam.catch_up(rows)
-            adam.advance()
-            adam.step(rows, slopes)
-    replayed.catch_up()
+                adam.prepare(rows)
+            adam.apply(rows, slopes)
+    replayed.settle()
     assert np.abs(replayed.table - lazy.table).max() > lr
 
 
 @pytest.mark.parametrize("since", [1, 10, 127, 128, 300, 5000, 60_000])
 @pytest.mark.parametrize("missed", [1, 2, 50, 200, 1000])
-def test_row_adam_catch_up_equals_single_steps(since, missed):
+def test_adam_table_settle_equals_single_steps(since, missed):
     """The closed form equals the sum in double precision, from any step and for any gap."""
     lr, b1, b2, eps = 1e-3, 0.9, 0.999, 1e-8
     rng = np.random.default_rng(since)
     mean = rng.standard_normal((40, 1)).astype(np.float32)
     square = (10.0 ** rng.uniform(-18, 0, (40, 1))).astype(np.float32)
-    adam = RowAdam(np.zeros((40, 1), np.float32), TrainingOptions(lr=lr))
+    adam = AdamTable(np.zeros((40, 1), np.float32), TrainingOptions(lr=lr), 1)
     adam.mean[:], adam.square[:], adam.done[:] = mean * np.sqrt(square), square, since
     adam.count = since + missed
     m, v, w = adam.mean.astype(float), square.astype(float), np.zeros((40, 1))
@@ -80,42 +81,39 @@ def test_row_adam_catch_up_equals_single_steps(since, missed):
         m, v = b1 * m, b2 * v
         s = since + t
         w -= lr / (1 - b1**s) * m / (np.sqrt(v) / np.sqrt(1 - b2**s) + eps)
-    adam.catch_up()
+    adam.settle()
     np.testing.assert_allclose(adam.table, w, rtol=3e-5, atol=1e-9)
     np.testing.assert_allclose(adam.mean, m, rtol=1e-4, atol=1e-30)
     np.testing.assert_allclose(adam.square, v, rtol=1e-4)
 
 
-def test_row_adam_weight_decay_equals_torch_on_rows_of_the_batch():
+def test_adam_table_weight_decay_equals_torch_on_rows_of_the_batch():
     rng = np.random.default_rng(0)
     start = rng.standard_normal((6, 4)).astype(np.float32)
-    adam = RowAdam(start.copy(), TrainingOptions(lr=0.01, weight_decay=0.1))
+    adam = AdamTable(start.copy(), TrainingOptions(lr=0.01, weight_decay=0.1), start.shape[1])
     dense = torch.nn.Parameter(torch.tensor(start[:3]))
     optimizer = torch.optim.Adam([dense], lr=0.01, weight_decay=0.1)
     rows = np.arange(3, dtype=np.int32)
     for _ in range(30):
         slopes = rng.standard_normal((3, 4)).astype(np.float32)
-        adam.advance()
-        adam.step(rows, slopes)
+        adam.apply(rows, slopes)
         dense.grad = torch.tensor(slopes)
         optimizer.step()
     np.testing.assert_allclose(adam.table[:3], dense.detach().numpy(), rtol=2e-5)
     np.testing.assert_array_equal(adam.table[3:], start[3:])
 
 
-def test_row_adam_load_state_continues_with_the_same_bits():
+def test_adam_table_load_state_continues_with_the_same_bits():
     rng = np.random.default_rng(1)
-    one, two = (RowAdam(np.ones((5, 3), np.float32), TrainingOptions()) for _ in range(2))
+    one, two = (AdamTable(np.ones((5, 3), np.float32), TrainingOptions(), 3) for _ in range(2))
     slopes = rng.standard_normal((5, 3)).astype(np.float32)
     rows = np.arange(5, dtype=np.int32)
-    one.advance()
-    one.step(rows, slopes)
+    one.apply(rows, slopes)
     two.load_state({name: value.copy() for name, value in one.state().items()})
     two.table[:] = one.table
     for adam in (one, two):
-        adam.advance()
-        adam.catch_up(rows[:2])
-        adam.step(rows[:2], slopes[:2])
+        adam.prepare(rows[:2])
+        adam.apply(rows[:2], slopes[:2])
     assert one.table.tobytes() == two.table.tobytes()
 
 

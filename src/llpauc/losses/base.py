@@ -268,8 +268,8 @@ def fits_kernel(pos: Tensor, neg: Tensor) -> bool:
 def run_kernel(kernel: Kernel, pos: Tensor, neg: Tensor, mask: Tensor | None) -> KernelResult:
     """The result of a kernel on checked shapes; raises `NonFiniteError` for invalid scores."""
     keep = None if mask is None else mask.contiguous().numpy()
-    arrays = (scores.detach().contiguous().numpy() for scores in (pos, neg))
-    result = kernel(*arrays, keep)
+    pos, neg = pos.detach().contiguous(), neg.detach().contiguous()
+    result = kernel(pos.numpy(), neg.numpy(), keep)
     check_finite(result.pos_invalid, result.neg_invalid)
     return result
 
@@ -292,7 +292,8 @@ class _KernelFunction(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: the kernel has no second derivative
             raise InputError("float32 scores on a CPU have first derivatives only; use .double()")
         # A second pass over a retained graph computes it again: the first gave its arrays away.
-        result: KernelResult = ctx.result or run_kernel(ctx.kernel, *ctx.saved_tensors, ctx.mask)
+        pos, neg = ctx.saved_tensors
+        result: KernelResult = ctx.result or run_kernel(ctx.kernel, pos, neg, ctx.mask)
         ctx.result = None
         d_scores = torch.from_numpy(result.d_pos), torch.from_numpy(result.d_neg)
         scale = grad.item()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -216,7 +216,7 @@ class LLPAUCKernel:
 
     def __call__(self, pos: Floats, neg: Floats, keep: Keep | None) -> KernelResult:
         d_pos, d_neg, n_neg = np.zeros_like(pos), np.empty_like(neg), neg.size
-        rows: slice | Keep = slice(None)
+        rows: Any = slice(None)
         if keep is not None:
             n_neg, rows = int(keep.sum()), keep.any(axis=1)
             if n_neg == 0:

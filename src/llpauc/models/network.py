@@ -147,8 +147,8 @@ class EmbeddingNetwork(Trainable):
         """
         tables, width = self.local_parameters(), self.options.dimensions
         return (
-            AdamTable(tables["user_table"].numpy(), width, user_cosine, options),
-            AdamTable(tables["item_table"].numpy(), width, item_cosine, options),
+            AdamTable(tables["user_table"].numpy(), options, width, user_cosine),
+            AdamTable(tables["item_table"].numpy(), options, width, item_cosine),
         )
 
     def cpu_tables(

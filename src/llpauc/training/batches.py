@@ -148,85 +148,6 @@ def _pairs(positives: Indices, negatives: Indices, slot_of: Indices, slots: int)
     return pairs
 
 
-class Order(Protocol):
-    """Positions of events; a slice is an array. Threads may share it."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, where: slice, /) -> Positions: ...
-
-
-class BatchMaker(Protocol):
-    """The part of an engine that prepares batches; threads may call `prepare` concurrently."""
-
-    @property
-    def helpers(self) -> int: ...
-
-    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch: ...
-
-
-def batches(
-    engine: BatchMaker, train: Interactions, order: Order, size: int, first_step: int
-) -> Generator[Batch]:
-    """The batches of one epoch, in order. Close it to end it early (`contextlib.closing`).
-
-    Args:
-        engine: prepares the batches, in `engine.helpers` threads.
-        train: the events.
-        order: of the events.
-        size: positives in a batch.
-        first_step: number of the first batch.
-    """
-
-    def make(places: Sequence[int]) -> list[Batch]:
-        made = []
-        for place in places:
-            rows = order[place * size : (place + 1) * size]
-            made.append(engine.prepare(first_step + place, train.users[rows], train.items[rows]))
-        return made
-
-    places, helpers = range(-(-len(order) // size)), engine.helpers
-    if not helpers:
-        for place in places:
-            yield from make([place])
-        return
-    at_once = max(1, _POSITIVES_AT_ONCE // size)
-    pending: deque[Future[list[Batch]]] = deque()
-    pool = ThreadPoolExecutor(helpers, "llpauc-batches")
-    try:
-        for first in places[::at_once]:
-            pending.append(pool.submit(make, places[first : first + at_once]))
-            if len(pending) > helpers:
-                yield from pending.popleft().result()
-        while pending:
-            yield from pending.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def epoch_order(
-    train: Interactions, seed: int, epoch: int, first: int = 0, chances: Floats | None = None
-) -> Order:
-    """The positions of an epoch's events, in order.
-
-    Events in memory are permuted as a whole. Prepared events are in random order on disk already;
-    there the blocks are permuted, and the events inside each block, so that an epoch reads the file
-    block by block and holds the permutations of a few blocks only.
-
-    Args:
-        train: the events.
-        seed, epoch: determine the order.
-        first: how many events at the beginning are done already, and left out.
-        chances: of each event, to draw with replacement; None uses each event once.
-    """
-    n = len(train)
-    if train.shuffled and chances is None:
-        return BlockOrder(n, (seed, epoch), first)
-    rng = np.random.default_rng([seed, epoch])
-    order = rng.permutation(n) if chances is None else rng.choice(n, n, p=chances)
-    return order[first:]
-
-
 class BlockOrder:
     """A permutation of 0..n-1 that is computed block by block when a slice needs it.
 
@@ -278,3 +199,77 @@ class BlockOrder:
                     self._cache.popitem(last=False)
             self._cache.move_to_end(place)
             return self._cache[place]
+
+
+Order = Positions | BlockOrder
+
+
+def epoch_order(
+    train: Interactions, seed: int, epoch: int, first: int = 0, chances: Floats | None = None
+) -> Order:
+    """The positions of an epoch's events, in order.
+
+    Events in memory are permuted as a whole. Prepared events are in random order on disk already;
+    there the blocks are permuted, and the events inside each block, so that an epoch reads the file
+    block by block and holds the permutations of a few blocks only.
+
+    Args:
+        train: the events.
+        seed, epoch: determine the order.
+        first: how many events at the beginning are done already, and left out.
+        chances: of each event, to draw with replacement; None uses each event once.
+    """
+    n = len(train)
+    if train.shuffled and chances is None:
+        return BlockOrder(n, (seed, epoch), first)
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(n) if chances is None else rng.choice(n, n, p=chances)
+    return order[first:]
+
+
+class BatchMaker(Protocol):
+    """The part of an engine that prepares batches; threads may call `prepare` concurrently."""
+
+    @property
+    def helpers(self) -> int: ...
+
+    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch: ...
+
+
+def batches(
+    engine: BatchMaker, train: Interactions, order: Order, size: int, first_step: int
+) -> Generator[Batch]:
+    """The batches of one epoch, in order. Close it to end it early (`contextlib.closing`).
+
+    Args:
+        engine: prepares the batches, in `engine.helpers` threads.
+        train: the events.
+        order: of the events.
+        size: positives in a batch.
+        first_step: number of the first batch.
+    """
+
+    def make(places: Sequence[int]) -> list[Batch]:
+        made = []
+        for place in places:
+            rows = order[place * size : (place + 1) * size]
+            made.append(engine.prepare(first_step + place, train.users[rows], train.items[rows]))
+        return made
+
+    places, helpers = range(-(-len(order) // size)), engine.helpers
+    if not helpers:
+        for place in places:
+            yield from make([place])
+        return
+    at_once = max(1, _POSITIVES_AT_ONCE // size)
+    pending: deque[Future[list[Batch]]] = deque()
+    pool = ThreadPoolExecutor(helpers, "llpauc-batches")
+    try:
+        for first in places[::at_once]:
+            pending.append(pool.submit(make, places[first : first + at_once]))
+            if len(pending) > helpers:
+                yield from pending.popleft().result()
+        while pending:
+            yield from pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -78,6 +78,7 @@ class Engine(ABC):
     ) -> None:
         self.model, self.loss, self.sampler = model, loss, sampler
         self.processes, self.device = processes, options.device
+        self._indexer: Indexer | None = None
         self._last: Scored | None = None
 
     @property
@@ -89,11 +90,9 @@ class Engine(ABC):
         """The batch of step `step`, as far as it does not depend on the model."""
         part = self.processes.slice_of(len(users))
         drawn = self.sampler.draw(step, users, positives, part)
-        index = self._index(users[part], positives[part], drawn.items)
-        return Batch(step, users[part], positives[part], drawn, len(users), index)
-
-    def _index(self, users: Indices, positives: Indices, negatives: Indices) -> Index | None:
-        return None
+        rows = users[part], positives[part]
+        index = None if self._indexer is None else self._indexer(*rows, drawn.items)
+        return Batch(step, *rows, drawn, len(users), index)
 
     @abstractmethod
     def step(self, batch: Batch) -> float:
@@ -130,7 +129,7 @@ class Engine(ABC):
 
 
 class CpuEngine(Engine):
-    """Kernels for the scores and gradients, `RowAdam` for the tables.
+    """Kernels for the scores and gradients, `row_adam` for the tables.
 
     Args:
         model, loss, sampler, options, processes: see `Engine`.
@@ -171,9 +170,6 @@ class CpuEngine(Engine):
             return 0
         threads: int = numba.get_num_threads()
         return min(threads - 1, max(1, threads // 4))
-
-    def _index(self, users: Indices, positives: Indices, negatives: Indices) -> Index:
-        return self._indexer(users, positives, negatives)
 
     def step(self, batch: Batch) -> float:
         index, threads = batch.index, numba.get_num_threads()
@@ -329,18 +325,11 @@ class TorchEngine(Engine):
         pos = self.model.scores(users, positives)
         neg = self.model.scores(users, negatives if negatives.dim() == 2 else negatives[None])
         scored = self._scored(batch, pos, neg)
+        value, d_pos, d_neg = batch_loss(self.loss, scored, self.processes, batch.size)
+        torch.autograd.backward([pos, neg], [d_pos, d_neg])
         if self.processes.world_size > 1:
-            value, d_pos, d_neg = batch_loss(self.loss, scored, self.processes, batch.size)
-            torch.autograd.backward([pos, neg], [d_pos, d_neg])
             for table in self.model.parameters():
                 torch.distributed.all_reduce(table.grad)
-        else:
-            try:
-                loss = self.loss(pos, neg, scored.mask, context=scored.context)
-            except NonFiniteError as error:
-                raise Diverged(str(error)) from None
-            loss.backward()
-            value = _finite(loss.item())
         self.optimizer.step()
         return value
 
@@ -356,8 +345,6 @@ class TorchEngine(Engine):
 
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
         for place, parameter in enumerate(self._parameters()):
-            if f"{place}.step" not in state:
-                continue  # no gradient so far, as the threshold of a fraction of 1 never has
             saved = {name: torch.from_numpy(state[f"{place}.{name}"].copy()) for name in _MOMENTS}
             if any(value.shape != parameter.shape for value in saved.values()):
                 raise ValueError(f"the moments of parameter {place} have another shape")
@@ -414,13 +401,9 @@ def _value_and_grads(loss: Loss, scored: Scored) -> tuple[float, Tensor, Tensor]
         value, d_pos, d_neg = loss.value_and_grads(pos, neg, mask, context=context)
     except NonFiniteError as error:
         raise Diverged(str(error)) from None
-    return _finite(value), d_pos, d_neg
-
-
-def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise Diverged(f"the loss is {value}")
-    return value
+    return value, d_pos, d_neg
 
 
 def _gather_scores(scored: Scored, processes: ProcessGroup, size: int) -> Scored:

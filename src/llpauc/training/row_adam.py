@@ -1,8 +1,8 @@
 """Adam where most rows have no gradient: dense results at sparse cost.
 
 In dense Adam a row without a gradient still moves, by its decaying momentum. Lazy ("sparse")
-variants of Adam omit this and give other results. `RowAdam` postpones it until the row is read
-again, and then replays all missed steps at once.
+variants of Adam omit this and give other results. Here it is postponed until the row is read
+again; `catch_up` then replays all missed steps at once.
 
 With s steps done when the row was last up to date, t = 1..n the missed steps and x = sqrt(v):
 
@@ -40,9 +40,10 @@ import torch
 from numba import njit, prange
 
 from llpauc.data.ids import Indices
-from llpauc.training.options import TrainingOptions
 
 Table = npt.NDArray[np.float32]
+Steps = npt.NDArray[np.int64]
+Constants = tuple[float, float, float, float, float, float]
 
 _B1, _B2, _EPS = 0.9, 0.999, 1e-8
 _EXACT_STEPS = 128
@@ -52,67 +53,28 @@ PADDING = 256  # float32 numbers around each array; see `empty_table`
 FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}  # sums may be reordered; NaN stays NaN
 
 
-class RowAdam:
-    """Adam on the rows of one table, which it changes in place.
+def catch_up(
+    table: Table, mean: Table, square: Table, done: Steps, rows: Indices, count: int, lr: float
+) -> int:
+    """Replay the missed steps of `rows` up to step `count`; the number of rows that had any.
 
-    Call `catch_up(rows)` before rows are read. Then `advance()` begins the next step, and
-    `step(rows, gradients)` takes it for distinct rows.
-
-    Attributes:
-        count: number of steps begun.
+    Args:
+        table: the parameters w.
+        mean, square: the moments m and v.
         done: for each row, the step up to which it is up to date.
-        mean, square: the moments.
+        rows: distinct rows.
+        count: steps begun so far.
+        lr: learning rate.
     """
+    tables: Any = _bias_tables()
+    replayed: int = _catch_up(table, mean, square, done, rows, count, tables, lr, _B1, _B2, _EPS)
+    return replayed
 
-    def __init__(self, table: Table, options: TrainingOptions) -> None:
-        self.table = table
-        self._lr, self._weight_decay = options.lr, options.weight_decay
-        self.mean, self.square = zero_table(table.shape), zero_table(table.shape)
-        self.done = np.zeros(len(table), np.int64)
-        self.count = 0
-        self._tables: Any = _bias_tables()
 
-    def advance(self) -> None:
-        self.count += 1
-
-    def catch_up(self, rows: Indices | None = None) -> int:
-        """Replay the missed steps of `rows` (all by default); the number of rows that had any."""
-        if rows is None:
-            rows = np.arange(len(self.table), dtype=np.int32)
-        replayed: int = _catch_up(
-            self.table, self.mean, self.square, self.done, rows, self.count, self._tables,
-            self._lr, _B1, _B2, _EPS,
-        )  # fmt: skip
-        return replayed
-
-    def step(self, rows: Indices, gradients: Table) -> None:
-        """Step `count` for distinct rows that are up to date with the step before."""
-        _step_rows(
-            self.table, self.mean, self.square, self.done, rows, gradients, self.count,
-            self.numbers(),
-        )  # fmt: skip
-
-    def numbers(self) -> tuple[float, float, float, float, float, float]:
-        """The constants of the current step for `adam_row`."""
-        rate, root_scale = self._lr / (1 - _B1**self.count), 1 / math.sqrt(1 - _B2**self.count)
-        return rate, root_scale, _B1, _B2, _EPS, self._weight_decay
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The state without the table; the arrays are not copied.
-
-        Missed steps stay missed: replaying in two parts rounds differently than at once.
-        """
-        return {
-            "mean": self.mean,
-            "square": self.square,
-            "done": self.done,
-            "count": np.array(self.count),
-        }
-
-    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        for name in ("mean", "square", "done"):
-            fill(getattr(self, name), state[name])
-        self.count = int(state["count"])
+def step_constants(count: int, lr: float, weight_decay: float) -> Constants:
+    """The constants of step `count` for `step_rows` and `adam_row`."""
+    rate, root_scale = lr / (1 - _B1**count), 1 / math.sqrt(1 - _B2**count)
+    return rate, root_scale, _B1, _B2, _EPS, weight_decay
 
 
 def fill(into: npt.NDArray[Any], saved: npt.NDArray[Any]) -> None:
@@ -257,7 +219,7 @@ def adam_row(w, m, v, g, numbers):
 
 @njit(inline="always")
 def single(numbers):
-    """`RowAdam.numbers` and 1 - b1, 1 - b2 in float32, for `adam_row`."""
+    """`step_constants` and 1 - b1, 1 - b2 in float32, for `adam_row`."""
     rate, root_scale, decay_mean, decay_square, eps, decay = numbers
     return (
         np.float32(rate), np.float32(root_scale), np.float32(decay_mean), np.float32(decay_square),
@@ -267,7 +229,8 @@ def single(numbers):
 
 
 @njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
-def _step_rows(table, mean, square, done, rows, gradients, count, numbers):
+def step_rows(table, mean, square, done, rows, gradients, count, numbers):
+    """Step `count` of distinct rows that are up to date with the step before."""
     numbers = single(numbers)
     for place in prange(len(rows)):
         row = rows[place]

@@ -232,19 +232,9 @@ def _number(stream, place):
 
 
 @njit(inline="always")
-def _below(half, bound):
-    """An integer in [0, bound) from 32 random bits; bias below bound / 2^32."""
-    return np.int64((half * np.uint64(bound)) >> np.uint64(32))
-
-
-@njit(inline="always")
-def _high(number):
-    return number >> np.uint64(32)
-
-
-@njit(inline="always")
-def _low(number):
-    return number & np.uint64(0xFFFFFFFF)
+def _below(number, bound):
+    """An integer in [0, bound) from the high 32 bits of a number; bias below bound / 2^32."""
+    return np.int64(((number >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
 
 
 @njit(inline="always")
@@ -274,11 +264,11 @@ def _draw_uniform(seed, step, first, users, starts, items, n_items, out):
         stream = _stream(seed, step, first + row)
         for pair in range(len(drawn) // 2):  # one number for two draws
             number = _number(stream, 2 * pair)
-            drawn[2 * pair] = _below(_high(number), absent)
-            drawn[2 * pair + 1] = _below(_low(number), absent)
+            drawn[2 * pair] = _below(number, absent)
+            drawn[2 * pair + 1] = _below(number << np.uint64(32), absent)
         if len(drawn) % 2:
             last = len(drawn) - 1
-            drawn[last] = _below(_high(_number(stream, last)), absent)
+            drawn[last] = _below(_number(stream, last), absent)
         if len(history) <= _SHORT:  # most histories: all draws at once, in vector instructions
             for item in history:
                 for place in range(len(drawn)):
@@ -294,7 +284,7 @@ def _draw_any(seed, step, first, n_items, out):
     for row in range(len(out)):
         stream = _stream(seed, step, first + row)
         for place in range(out.shape[1]):
-            out[row, place] = _below(_high(_number(stream, place)), n_items)
+            out[row, place] = _below(_number(stream, place), n_items)
 
 
 @njit(nogil=True, cache=True)
@@ -319,7 +309,7 @@ def _draw_popular(seed, step, first, users, starts, items, n_items, cumulative, 
                         break
                 if not accepted:
                     number = _number(stream, place * (_RETRIES + 1) + _RETRIES)
-                    item = _nth_absent(_below(_high(number), absent), history)
+                    item = _nth_absent(_below(number, absent), history)
             out[row, place] = item
     return without
 

@@ -29,7 +29,15 @@ from llpauc.training.kernels import (
     unit_rows,
 )
 from llpauc.training.options import TrainingOptions
-from llpauc.training.row_adam import RowAdam, Table, empty_table, zero_table
+from llpauc.training.row_adam import (
+    Table,
+    catch_up,
+    empty_table,
+    fill,
+    step_constants,
+    step_rows,
+    zero_table,
+)
 
 
 @dataclass(frozen=True)
@@ -72,51 +80,80 @@ def merged_gradients(slots: Slots, rows: Indices, gradients: Table) -> tuple[Ind
 
 
 class AdamTable:
-    """A table of parameters, its Adam state and, for a cosine score, its rows at unit length.
+    """A table of parameters that Adam changes in place (see `row_adam`).
+
+    Call `prepare(rows)` before rows are read, and then `apply` for one step. Both expect distinct
+    rows.
 
     Args:
-        table: the parameters, changed in place.
+        table: the parameters.
+        options: learning rate and weight decay.
         width: columns of the vectors; a further column is a bias.
         cosine: whether `rows` are the rows of the table at unit length.
-        options: learning rate and weight decay.
+
+    Attributes:
+        rows: what to read.
+        mean, square: the moments.
+        done: for each row, the step up to which it is up to date.
+        count: number of steps begun.
     """
 
-    def __init__(self, table: Table, width: int, cosine: bool, options: TrainingOptions) -> None:
-        self.adam = RowAdam(table, options)
-        self.width, self.cosine = width, cosine
+    def __init__(
+        self, table: Table, options: TrainingOptions, width: int, cosine: bool = False
+    ) -> None:
+        self.table, self.width, self.cosine = table, width, cosine
         self.rows = zero_table(table.shape) if cosine else table
+        self.mean, self.square = zero_table(table.shape), zero_table(table.shape)
+        self.done = np.zeros(len(table), np.int64)
+        self.count = 0
+        self._lr, self._weight_decay = options.lr, options.weight_decay
         self._all = np.arange(len(table), dtype=np.int32)
         self._refresh(self._all)
 
     def prepare(self, rows: Indices) -> None:
-        if self.adam.catch_up(rows):
+        """Replay the steps that `rows` have missed."""
+        state = self.mean, self.square, self.done
+        if catch_up(self.table, *state, rows, self.count, self._lr):
             self._refresh(rows)
 
     def _refresh(self, rows: Indices) -> None:
         if self.cosine:
-            unit_rows(self.adam.table, rows, self.width, self.rows)
+            unit_rows(self.table, rows, self.width, self.rows)
 
     def apply(self, rows: Indices, gradients: ItemGradients) -> None:
-        adam = self.adam
-        adam.advance()
+        """One step of Adam, in which the other rows have no gradient."""
+        self.count += 1
+        state = self.mean, self.square, self.done
+        constants = step_constants(self.count, self._lr, self._weight_decay)
         if isinstance(gradients, np.ndarray):
             if self.cosine:
-                through_unit(adam.table, self.rows, rows, self.width, gradients)
-            adam.step(rows, gradients)
+                through_unit(self.table, self.rows, rows, self.width, gradients)
+            step_rows(self.table, *state, rows, gradients, self.count, constants)
             self._refresh(rows)
             return
         pairs = gradients.pairs
         step_items(
             gradients.user_rows, rows, pairs.ends, pairs.row_of, gradients.slopes, gradients.scale,
-            adam.table, self.rows, self.cosine, adam.mean, adam.square, adam.done, adam.count,
-            adam.numbers(),
+            self.table, self.rows, self.cosine, *state, self.count, constants,
         )  # fmt: skip
 
     def settle(self) -> None:
+        """Bring every row up to date."""
         self.prepare(self._all)
 
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """The state without the table; the arrays are not copied.
+
+        Missed steps stay missed: replaying in two parts rounds differently than at once.
+        """
+        moments = {"mean": self.mean, "square": self.square}
+        return {**moments, "done": self.done, "count": np.array(self.count)}
+
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        self.adam.load_state(state)
+        """Continue from `state`, with the table as it was then."""
+        for name in ("mean", "square", "done"):
+            fill(getattr(self, name), state[name])
+        self.count = int(state["count"])
         self._refresh(self._all)
 
 
@@ -168,13 +205,13 @@ class TrainingTables:
         return {
             f"{name}.{key}": value
             for name, table in (("users", self.users), ("items", self.items))
-            for key, value in table.adam.state().items()
+            for key, value in table.state().items()
         }
 
     def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
         """Continue from `state`, with the parameters as they were then."""
         for name, table in (("users", self.users), ("items", self.items)):
-            table.load_state({key: state[f"{name}.{key}"] for key in table.adam.state()})
+            table.load_state({key: state[f"{name}.{key}"] for key in table.state()})
 
 
 class ShardedTables(TrainingTables):
