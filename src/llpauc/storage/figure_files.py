@@ -1,4 +1,4 @@
-"""Saving a picture: without a screen, in the format its name says, whole or not at all."""
+"""Writes figures to files, without a display and atomically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = (".png", ".svg", ".pdf", ".jpg", ".webp")
 
 
 def check_kind(path: str | Path) -> str:
-    """The ending of a picture's name, where it is one that can be drawn.
+    """The suffix of a file name; raises `InputError` unless it is one of `KINDS`.
 
     >>> check_kind("tail.png")
     '.png'
@@ -35,11 +35,11 @@ def check_kind(path: str | Path) -> str:
 
 
 def save(figure: Any, path: str | Path) -> Path:
-    """Write a figure in the format its name says, by a temporary name."""
+    """Write a figure in the format of the file name's suffix, and close it."""
     path, kind = Path(path), check_kind(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # a box stands for a letter the font lacks
+        warnings.filterwarnings("ignore", "Glyph")  # missing in the font: a box is drawn instead
         figure.savefig(temporary, format=kind.lstrip("."), dpi=144)
     plt.close(figure)
     return path

@@ -12,35 +12,15 @@ if TYPE_CHECKING:
     from llpauc.training.tables import TrainingTables
     from llpauc.training.trainable import Trainable
 
-__all__ = [
-    "SAMPLERS",
-    "CheckpointFolder",
-    "CheckpointSettings",
-    "Diverged",
-    "Epoch",
-    "History",
-    "Trainable",
-    "TrainingOptions",
-    "TrainingTables",
-    "check_feasible",
-    "fit",
-    "open_checkpoints",
-]
+_NAMES = {
+    "checkpoint": "CheckpointFolder CheckpointSettings open_checkpoints",
+    "loop": "check_feasible fit",
+    "options": "SAMPLERS TrainingOptions",
+    "progress": "Diverged Epoch History",
+    "tables": "TrainingTables",
+    "trainable": "Trainable",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "SAMPLERS": "options",
-        "CheckpointFolder": "checkpoint",
-        "CheckpointSettings": "checkpoint",
-        "Diverged": "progress",
-        "Epoch": "progress",
-        "History": "progress",
-        "Trainable": "trainable",
-        "TrainingOptions": "options",
-        "TrainingTables": "tables",
-        "check_feasible": "loop",
-        "fit": "loop",
-        "open_checkpoints": "checkpoint",
-    },
-)
+__all__ = list(_MODULES)
+__getattr__ = lazy_exports(__name__, _MODULES)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from llpauc.training.row_adam import FAST_MATH, PADDING, adam_row, single
+from llpauc.training.row_adam import FAST_MATH, PADDING, adam_row
 
 _BLOCK = 64  # rows that share one gradient in working memory
 
@@ -187,12 +187,12 @@ def sum_item_gradients(read, ends, row_of, slope_of, scale, gradients):
 @njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def step_items(
     read, rows, ends, row_of, slope_of, scale,
-    table, units, cosine, mean, square, done, count, numbers,
+    table, units, cosine, mean, square, done, count, constants,
 ):  # fmt: skip
     """`sum_item_gradients`, `through_unit`, a step of Adam and `unit_rows` in one pass: each row
     stays in the cache. `units` is `table` itself where there is no cosine."""
     width = read.shape[1]
-    scale, numbers = np.float32(scale), single(numbers)
+    scale = np.float32(scale)
     for block in prange((len(rows) + _BLOCK - 1) // _BLOCK):
         gradient = np.empty(table.shape[1] + 2 * PADDING, np.float32)[PADDING:-PADDING]
         for slot in range(block * _BLOCK, min((block + 1) * _BLOCK, len(rows))):
@@ -202,7 +202,7 @@ def step_items(
             done[row] = count
             if cosine:
                 _row_through_unit(table[row], units[row], width, gradient)
-            adam_row(table[row], mean[row], square[row], gradient, numbers)
+            adam_row(table[row], mean[row], square[row], gradient, constants)
             if cosine:
                 _unit_row(table[row], width, units[row])
 

@@ -43,7 +43,7 @@ from llpauc.data.ids import Indices
 
 Table = npt.NDArray[np.float32]
 Steps = npt.NDArray[np.int64]
-Constants = tuple[float, float, float, float, float, float]
+Constants = tuple[np.float32, ...]
 
 _B1, _B2, _EPS = 0.9, 0.999, 1e-8
 _EXACT_STEPS = 128
@@ -72,9 +72,10 @@ def catch_up(
 
 
 def step_constants(count: int, lr: float, weight_decay: float) -> Constants:
-    """The constants of step `count` for `step_rows` and `adam_row`."""
+    """The constants of step `count` for `step_rows` and `adam_row`, in float32."""
     rate, root_scale = lr / (1 - _B1**count), 1 / math.sqrt(1 - _B2**count)
-    return rate, root_scale, _B1, _B2, _EPS, weight_decay
+    constants = rate, root_scale, _B1, _B2, 1 - _B1, 1 - _B2, _EPS, weight_decay
+    return tuple(map(np.float32, constants))
 
 
 def fill(into: npt.NDArray[Any], saved: npt.NDArray[Any]) -> None:
@@ -206,9 +207,9 @@ def _moments(since, terms, mean_bias, square_bias, mean_power, root_power):
 
 
 @njit(inline="always")
-def adam_row(w, m, v, g, numbers):
-    """One step of one row; `numbers` come from `single`."""
-    rate, root_scale, decay_mean, decay_square, fresh_mean, fresh_square, eps, decay = numbers
+def adam_row(w, m, v, g, constants):
+    """One step of one row; see `step_constants`."""
+    rate, root_scale, decay_mean, decay_square, fresh_mean, fresh_square, eps, decay = constants
     for k in range(len(w)):
         slope = g[k] + decay * w[k]
         first = decay_mean * m[k] + fresh_mean * slope
@@ -217,25 +218,13 @@ def adam_row(w, m, v, g, numbers):
         w[k] -= rate * first / (np.sqrt(second) * root_scale + eps)
 
 
-@njit(inline="always")
-def single(numbers):
-    """`step_constants` and 1 - b1, 1 - b2 in float32, for `adam_row`."""
-    rate, root_scale, decay_mean, decay_square, eps, decay = numbers
-    return (
-        np.float32(rate), np.float32(root_scale), np.float32(decay_mean), np.float32(decay_square),
-        np.float32(1 - decay_mean), np.float32(1 - decay_square), np.float32(eps),
-        np.float32(decay),
-    )  # fmt: skip
-
-
 @njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
-def step_rows(table, mean, square, done, rows, gradients, count, numbers):
+def step_rows(table, mean, square, done, rows, gradients, count, constants):
     """Step `count` of distinct rows that are up to date with the step before."""
-    numbers = single(numbers)
     for place in prange(len(rows)):
         row = rows[place]
         done[row] = count
-        adam_row(table[row], mean[row], square[row], gradients[place], numbers)
+        adam_row(table[row], mean[row], square[row], gradients[place], constants)
 
 
 class ScalarAdam:

@@ -80,38 +80,39 @@ class Sampler:
 class PerRowSampler(Sampler):
     """Base class of samplers that draw items for each positive."""
 
+    draws_positives: ClassVar[bool] = False  # whether the user's positives may be drawn
+
     def draw(
         self, step: int, users: Indices, positives: Indices, part: slice = _WHOLE
     ) -> Negatives:
         users = users[part]
         items = np.empty((len(users), self.negatives), np.int32)
-        if not self._fill(np.uint64(step), part.start or 0, users, items):
+        self._fill(np.uint64(step), part.start or 0, users, items)
+        has_negative = self.starts[users + 1] - self.starts[users] < self.n_items
+        if self.draws_positives or has_negative.all():
             return Negatives(items, None)
-        # Some users have every item, and so no negative.
-        has_negative = np.diff(self.starts)[users] < self.n_items
         return Negatives(items, np.broadcast_to(has_negative[:, None], items.shape).copy())
 
-    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> int:
-        """Fill (B, N) `items` for batch rows from `first` on; the number of users without any."""
+    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> None:
+        """Fill (B, N) `items` for batch rows from `first` on, with any item if a user has all."""
         raise NotImplementedError
 
 
 class UniformSampler(PerRowSampler):
     """Uniform over the items that the user does not have, with one draw and no rejection."""
 
-    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> int:
-        without: int = _draw_uniform(
-            self.seed, step, first, users, self.starts, self.items, self.n_items, items
-        )
-        return without
+    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> None:
+        histories = users, self.starts, self.items, self.n_items
+        _draw_uniform(self.seed, step, first, *histories, items)
 
 
 class UniformWithPositivesSampler(PerRowSampler):
     """Uniform over all items, including the user's positives, as in the paper's program."""
 
-    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> int:
+    draws_positives = True
+
+    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> None:
         _draw_any(self.seed, step, first, self.n_items, items)
-        return 0
 
 
 class PopularitySampler(PerRowSampler):
@@ -126,12 +127,9 @@ class PopularitySampler(PerRowSampler):
         weights = np.bincount(self.items, minlength=train.n_items).astype(float) ** power
         self._cumulative = np.cumsum(weights / weights.sum())
 
-    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> int:
-        without: int = _draw_popular(
-            self.seed, step, first, users, self.starts, self.items, self.n_items,
-            self._cumulative, items,
-        )  # fmt: skip
-        return without
+    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> None:
+        histories = users, self.starts, self.items, self.n_items
+        _draw_popular(self.seed, step, first, *histories, self._cumulative, items)
 
 
 class SharedSampler(Sampler):
@@ -252,13 +250,11 @@ def _nth_absent(x, history):
 
 @njit(nogil=True, cache=True)
 def _draw_uniform(seed, step, first, users, starts, items, n_items, out):
-    without = 0
     for row in range(len(users)):
         history = items[starts[users[row]] : starts[users[row] + 1]]
         absent = n_items - len(history)
         drawn = out[row]
         if absent == 0:
-            without += 1
             drawn[:] = 0
             continue
         stream = _stream(seed, step, first + row)
@@ -276,7 +272,6 @@ def _draw_uniform(seed, step, first, users, starts, items, n_items, out):
         else:
             for place in range(len(drawn)):
                 drawn[place] = _nth_absent(drawn[place], history)
-    return without
 
 
 @njit(nogil=True, cache=True)
@@ -289,11 +284,9 @@ def _draw_any(seed, step, first, n_items, out):
 
 @njit(nogil=True, cache=True)
 def _draw_popular(seed, step, first, users, starts, items, n_items, cumulative, out):
-    without = 0
     for row in range(len(users)):
         history = items[starts[users[row]] : starts[users[row] + 1]]
         absent = n_items - len(history)
-        without += absent == 0
         stream = _stream(seed, step, first + row)
         for place in range(out.shape[1]):
             item = 0
@@ -311,7 +304,6 @@ def _draw_popular(seed, step, first, users, starts, items, n_items, cumulative, 
                     number = _number(stream, place * (_RETRIES + 1) + _RETRIES)
                     item = _nth_absent(_below(number, absent), history)
             out[row, place] = item
-    return without
 
 
 @njit(parallel=True, cache=True)
