@@ -288,6 +288,12 @@ class Chunk:
     items: Indices
     times: Floats | None
 
+    @property
+    def user_of(self) -> Indices:
+        """The user index of each pair."""
+        indices = np.arange(self.users.start, self.users.stop, dtype=np.int32)
+        return np.repeat(indices, self.sizes)
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -471,8 +477,7 @@ def _write_parts(
     test_users = cold = 0
     for chunk in pairs.chunks():
         codes = applied.codes(chunk)
-        users = np.repeat(np.arange(chunk.users.start, chunk.users.stop), chunk.sizes)
-        columns: dict[str, npt.NDArray[Any]] = {"user": users, "item": chunk.items}
+        columns: dict[str, npt.NDArray[Any]] = {"user": chunk.user_of, "item": chunk.items}
         if chunk.times is not None:
             columns["timestamp"] = chunk.times
         train, valid, test = (
