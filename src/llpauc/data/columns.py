@@ -132,6 +132,7 @@ def detect_columns(
         if isinstance(column, int) or column.isdecimal():
             if not isinstance(column, bool) and 0 <= int(column) < len(columns):
                 return int(column)
+            column = int(column)
             remedy = f"positions are 0 to {len(columns) - 1}"
         elif not header:
             remedy = f"there is no header, so give a position: {available}"
