@@ -1,8 +1,7 @@
-"""The one error a person can mend.
+"""`InputError`, raised for problems that the user can fix, and small checks that raise it.
 
-Everything that is wrong with what came in (a file, a column, a parameter) raises `InputError`
-with one line: what is wrong, the value or the place, and what to do. The command line prints that
-line and leaves with exit code 2; anything else is a bug of ours and leaves with 1.
+The message is one line: what is wrong, the value or the place, and the remedy. The command line
+prints it and exits with code 2; any other exception is a bug and exits with code 1.
 """
 
 from __future__ import annotations
@@ -15,56 +14,56 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """What came in cannot be used; the message is one line and names the remedy."""
+    """The input cannot be used; the message is one line and names the remedy."""
 
 
 class ReportedByFirstProcessError(InputError):
-    """One of several processes met it, and the first of them tells it."""
+    """An error of one of several processes, which the first process prints."""
 
 
-def choose(choices: Mapping[str, T], name: str, what: str) -> T:
-    """Look `name` up in a plain dict of choices; an unknown one is told what there is.
+def choose(choices: Mapping[str, T], name: str, kind: str) -> T:
+    """The choice of that name; the error for an unknown name lists the choices.
 
     >>> choose({"csv": 1, "tsv": 2}, "csv", "format")
     1
     """
     if name not in choices:
-        raise InputError(f"unknown {what} {name!r}; choose one of: {listing(choices)}")
+        raise InputError(f"unknown {kind} {name!r}; choose one of: {listing(choices)}")
     return choices[name]
 
 
-def listing(names: Iterable[object], most: int = 30) -> str:
-    """Comma-separated names for a message, cut short where there are too many to read."""
+def listing(names: Iterable[object], limit: int = 30) -> str:
+    """Comma-separated names for a message, shortened after `limit` names."""
     words = [str(name) for name in names]
-    more = f", ... ({len(words) - most} more)" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
+    more = f", ... ({len(words) - limit} more)" if len(words) > limit else ""
+    return ", ".join(words[:limit]) + more
 
 
 def check_fraction(name: str, value: float) -> float:
-    """A share in (0, 1], as alpha and beta are.
+    """A number in (0, 1], such as alpha and beta.
 
     >>> check_fraction("alpha", 0.7)
     0.7
     """
     try:
-        fits = 0.0 < value <= 1.0
+        is_fraction = 0.0 < value <= 1.0
     except TypeError:
-        fits = False
-    if not fits:
+        is_fraction = False
+    if not is_fraction:
         raise InputError(f"{name} must be in (0, 1], got {value!r}")
     return float(value)
 
 
-def check_at_least(name: str, value: int, least: int) -> int:
+def check_at_least(name: str, value: int, minimum: int) -> int:
     """A whole number with a lower bound.
 
     >>> check_at_least("k", 20, 1)
     20
     """
     try:
-        whole = least - 1 if isinstance(value, bool) else operator.index(value)
+        number = minimum - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        whole = least - 1
-    if whole < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return whole
+        number = minimum - 1
+    if number < minimum:
+        raise InputError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+    return number

@@ -348,10 +348,10 @@ def test_negatives_above_bad_input_raises() -> None:
     twice = sparse.csr_array((np.ones(2), np.array([1, 1]), np.array([0, 2])), shape=(1, 3))
     with pytest.raises(InputError, match="items twice or out of order"):
         negatives_above(scores, twice)
-    outside = sparse.csr_array((np.ones(1), np.array([1]), np.array([0, 1])), shape=(1, 3))
-    outside.indices[0] = 3
+    invalid = sparse.csr_array((np.ones(1), np.array([1]), np.array([0, 1])), shape=(1, 3))
+    invalid.indices[0] = 3
     with pytest.raises(InputError, match=r"positives holds an item outside \[0, 3\)"):
-        negatives_above(scores, outside)
+        negatives_above(scores, invalid)
     with pytest.raises(InputError, match="user 1 must be ordered best first"):
         PairCounts(
             np.array([5, 2, 1], np.int32),

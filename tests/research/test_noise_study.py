@@ -199,7 +199,7 @@ def test_run_recommender_test_part_does_not_change_training_or_validation():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_noise_gap_each_side_chooses_by_its_own_validation_with_the_first_seed(made, variant):
+def test_noise_gap_each_side_chooses_on_its_validation_part_with_the_first_seed(made, variant):
     study, report, requested = made
     of_variant = [cell for cell in requested if cell.data == f"adressa-{variant}"]
     valid = {cell: result["valid"] for cell, result in study.results(of_variant).items()}

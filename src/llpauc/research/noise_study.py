@@ -183,7 +183,7 @@ def remarks(methods: Sequence[Comparison]) -> list[str]:
     """What the numbers of one pair show, in words."""
     lines = []
     losses = [m for m in methods if m.method in LOSSES]
-    popularity = next(m for m in methods if m.method == "popularity")
+    popularity = {m.method: m for m in methods}["popularity"]
     for metric, title in METRICS.items():
         best = max(losses, key=lambda m: m.mean("noise", metric).mean)
         gap = best.mean("noise", metric).mean - popularity.mean("noise", metric).mean

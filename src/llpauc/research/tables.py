@@ -157,7 +157,7 @@ def remarks(rows: Sequence[TableRow]) -> list[str]:
                     f"{backbone}, {TITLES[row.method]}: Recall@20 is {short(abs(gap))}"
                     f" {'above' if gap > 0 else 'below'} the published {short(value)}."
                 )
-    popularity = next(row for row in rows if row.method == "popularity").mean("recall@20")
+    popularity = {row.method: row for row in rows}["popularity"].mean("recall@20")
     gap = popularity.mean - max(row.mean("recall@20").mean for row in rows if row.backbone != "-")
     lines.append(
         f"Popularity reaches {popularity}, {short(abs(gap))} {'above' if gap > 0 else 'below'}"
