@@ -123,13 +123,13 @@ def test_minimax_optimizer_first_step_has_the_right_direction() -> None:
     optimizer = minimax_optimizer(torch.optim.SGD, [model], loss, lr=1e-3)
     before = {name: p.item() for name, p in loss.named_parameters()}
     loss(model, neg).backward()
-    slopes = {name: p.grad.item() for name, p in loss.named_parameters()}
+    score_grads = {name: p.grad.item() for name, p in loss.named_parameters()}
     optimizer.step()
     for name, parameter in loss.named_parameters():
         up = name in ("gap", "pos_threshold")
         rate = 1e-3 if name.endswith("center") else 2e-3
         moved = parameter.item() - before[name]
-        assert moved == pytest.approx(rate * slopes[name] * (1 if up else -1), rel=1e-3), name
+        assert moved == pytest.approx(rate * score_grads[name] * (1 if up else -1), rel=1e-3), name
 
 
 @pytest.mark.parametrize("name", LOSSES)

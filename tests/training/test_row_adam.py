@@ -34,11 +34,11 @@ def test_adam_table_equals_dense_adam(scale, steps):
     dense = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = torch.optim.Adam([dense], lr=lr)
     for step in range(steps):
-        rows, slopes = gradients(rng, n, width, step, scale)
+        rows, score_grads = gradients(rng, n, width, step, scale)
         rows_adam.prepare(rows)
-        rows_adam.apply(rows, slopes)
+        rows_adam.apply(rows, score_grads)
         dense.grad = torch.zeros_like(dense)
-        dense.grad[torch.tensor(rows).long()] = torch.tensor(slopes, dtype=torch.float64)
+        dense.grad[torch.tensor(rows).long()] = torch.tensor(score_grads, dtype=torch.float64)
         optimizer.step()
     rows_adam.settle()
     moved = np.abs(dense.detach().numpy() - start).max()
@@ -56,11 +56,11 @@ def test_adam_table_differs_from_lazy_adam():
         AdamTable(start.copy(), TrainingOptions(lr=lr), start.shape[1]) for _ in range(2)
     )
     for step in range(500):
-        rows, slopes = gradients(rng, n, width, step, 1.0)
+        rows, score_grads = gradients(rng, n, width, step, 1.0)
         for adam, catch_up in ((replayed, True), (lazy, False)):
             if catch_up:
                 adam.prepare(rows)
-            adam.apply(rows, slopes)
+            adam.apply(rows, score_grads)
     replayed.settle()
     assert np.abs(replayed.table - lazy.table).max() > lr
 
@@ -95,9 +95,9 @@ def test_adam_table_weight_decay_equals_torch_on_rows_of_the_batch():
     optimizer = torch.optim.Adam([dense], lr=0.01, weight_decay=0.1)
     rows = np.arange(3, dtype=np.int32)
     for _ in range(30):
-        slopes = rng.standard_normal((3, 4)).astype(np.float32)
-        adam.apply(rows, slopes)
-        dense.grad = torch.tensor(slopes)
+        score_grads = rng.standard_normal((3, 4)).astype(np.float32)
+        adam.apply(rows, score_grads)
+        dense.grad = torch.tensor(score_grads)
         optimizer.step()
     np.testing.assert_allclose(adam.table[:3], dense.detach().numpy(), rtol=2e-5)
     np.testing.assert_array_equal(adam.table[3:], start[3:])
@@ -106,14 +106,14 @@ def test_adam_table_weight_decay_equals_torch_on_rows_of_the_batch():
 def test_adam_table_load_state_continues_with_the_same_bits():
     rng = np.random.default_rng(1)
     one, two = (AdamTable(np.ones((5, 3), np.float32), TrainingOptions(), 3) for _ in range(2))
-    slopes = rng.standard_normal((5, 3)).astype(np.float32)
+    score_grads = rng.standard_normal((5, 3)).astype(np.float32)
     rows = np.arange(5, dtype=np.int32)
-    one.apply(rows, slopes)
+    one.apply(rows, score_grads)
     two.load_state({name: value.copy() for name, value in one.state().items()})
     two.table[:] = one.table
     for adam in (one, two):
         adam.prepare(rows[:2])
-        adam.apply(rows[:2], slopes[:2])
+        adam.apply(rows[:2], score_grads[:2])
     assert one.table.tobytes() == two.table.tobytes()
 
 

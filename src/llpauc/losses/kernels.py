@@ -303,8 +303,8 @@ def _row(pos, neg, keep, d_neg, sums, kind, temperature, with_positive, row_weig
         return ZERO
     if kind == 0:
         weight = row_weight / n
-        value, slopes, invalid = _softplus_row(pos, neg, keep, np.float32(weight), d_neg)
-        value, d_pos = weight * value, np.float32(-slopes)
+        value, score_grads, invalid = _softplus_row(pos, neg, keep, np.float32(weight), d_neg)
+        value, d_pos = weight * value, np.float32(-score_grads)
     elif kind == 1:
         weight = row_weight / (1 + n)
         value, _, invalid = _softplus_row(ZERO, neg, keep, np.float32(weight), d_neg)
@@ -325,21 +325,21 @@ def _row(pos, neg, keep, d_neg, sums, kind, temperature, with_positive, row_weig
 
 @njit(nogil=True, cache=True)
 def _softplus_row(threshold, neg, keep, weight, d_neg):
-    """The sums of softplus(s_j - threshold), of its slopes times `weight`, of invalid scores."""
-    value, slopes, invalid = 0.0, 0.0, 0.0
+    """The sums of softplus(s_j - threshold), of its derivatives times `weight`, of invalid ones."""
+    value, score_grads, invalid = 0.0, 0.0, 0.0
     for low in range(0, len(neg), _BLOCK):
         high = min(low + _BLOCK, len(neg))
         part = None if keep is None else keep[low:high]
         sums = _softplus_block(threshold, neg[low:high], part, weight, d_neg[low:high])
         value += sums[0]
-        slopes += sums[1]
+        score_grads += sums[1]
         invalid += sums[2]
-    return value, slopes, invalid
+    return value, score_grads, invalid
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)
 def _softplus_block(threshold, neg, keep, weight, d_neg):
-    value, slopes, invalid = ZERO, ZERO, ZERO
+    value, score_grads, invalid = ZERO, ZERO, ZERO
     for j in range(len(neg)):
         counts = True if keep is None else keep[j]
         x = neg[j] - threshold
@@ -348,10 +348,10 @@ def _softplus_block(threshold, neg, keep, weight, d_neg):
         slope = slope if counts else ZERO
         term = max(x, ZERO) + log1p_to_1(e)
         value += term if counts else ZERO
-        slopes += slope
+        score_grads += slope
         invalid += ONE if counts and not abs(neg[j]) <= LARGEST else ZERO
         d_neg[j] = slope
-    return value, slopes, invalid
+    return value, score_grads, invalid
 
 
 @njit(fastmath=FAST, error_model="numpy", nogil=True, forceinline=True)

@@ -204,12 +204,12 @@ class CpuEngine(Engine):
         value, d_pos, d_neg = self._loss(batch, pos, neg)
         # Gradients of the rows, and one step of Adam.
         user_grads = self._array("user_grads", user_rows.shape)
-        slopes = self._array("slopes", pairs.row_of.shape)
+        score_grads = self._array("score_grads", pairs.row_of.shape)
         user_gradients(
             tables.item_rows, positives, negatives, scale, d_pos, d_neg, pairs.place_of,
-            user_grads, slopes,
+            user_grads, score_grads,
         )  # fmt: skip
-        item_grads = PairGradients(pairs, slopes, scale, user_rows)
+        item_grads = PairGradients(pairs, score_grads, scale, user_rows)
         self._apply(index, user_grads, item_grads)
         return value
 

@@ -141,7 +141,7 @@ def _add_rows(into, width, table, rows, factors, first, last):
 
 @njit(parallel=True, nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def user_gradients(
-    item_table, positives, negatives, scale, pos_slopes, neg_slopes, place_of, gradients, slope_of
+    item_table, positives, negatives, scale, pos_grads, neg_grads, place_of, gradients, slope_of
 ):
     """The gradient of the user row of each positive, from d loss / d scores. `slope_of` gets these
     derivatives times the scale, in the order of `sort_pairs`."""
@@ -150,15 +150,15 @@ def user_gradients(
     scale = np.float32(scale)
     for b in prange(len(positives)):
         into, places = gradients[b], place_of[b]
-        v, slope, slopes = item_table[np.uint32(positives[b])], pos_slopes[b], neg_slopes[b]
+        v, slope, score_grads = item_table[np.uint32(positives[b])], pos_grads[b], neg_grads[b]
         for k in range(width):
             into[k] = slope * v[k]
-        _add_rows(into, width, item_table, negatives[b], slopes, 0, n_neg)
+        _add_rows(into, width, item_table, negatives[b], score_grads, 0, n_neg)
         for k in range(width):
             into[k] *= scale
         slope_of[np.uint32(places[0])] = scale * slope
         for j in range(n_neg):
-            slope_of[np.uint32(places[j + 1])] = scale * slopes[j]
+            slope_of[np.uint32(places[j + 1])] = scale * score_grads[j]
 
 
 @njit(inline="always")

@@ -46,13 +46,13 @@ class PairGradients:
 
     Args:
         pairs: the pairs of the batch, grouped by item.
-        slopes: scale times d loss / d score of each pair, in the order of `pairs`.
+        score_grads: scale times d loss / d score of each pair, in the order of `pairs`.
         scale: factor between the product of two rows and the score.
         user_rows: the user rows that were read, one for each positive of the batch.
     """
 
     pairs: Pairs
-    slopes: Table
+    score_grads: Table
     scale: float
     user_rows: Table
 
@@ -66,7 +66,12 @@ def summed_by_item(gradients: ItemGradients, n_items: int, width: int) -> Table:
         return gradients
     summed, pairs = empty_table((n_items, width)), gradients.pairs
     sum_item_gradients(
-        gradients.user_rows, pairs.ends, pairs.row_of, gradients.slopes, gradients.scale, summed
+        gradients.user_rows,
+        pairs.ends,
+        pairs.row_of,
+        gradients.score_grads,
+        gradients.scale,
+        summed,
     )
     return summed
 
@@ -133,7 +138,8 @@ class AdamTable:
             return
         pairs = gradients.pairs
         step_items(
-            gradients.user_rows, rows, pairs.ends, pairs.row_of, gradients.slopes, gradients.scale,
+            gradients.user_rows, rows, pairs.ends, pairs.row_of, gradients.score_grads,
+            gradients.scale,
             self.table, self.rows, self.cosine, *state, self.count, constants,
         )  # fmt: skip
 
