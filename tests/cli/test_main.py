@@ -356,7 +356,7 @@ BAD_OPTIONS = [
     (["train", "EVENTS", "--loss", "bpr", "--alpha", "0.5"], ["parameter alpha", "bpr has: none"]),
     (["train", "EVENTS", "--model", "ease", "--epochs", "2"], ["ease has no parameter epochs"]),
     (["train", "EVENTS", "--user", "who"], ["no column 'who'", "user, item, rating"]),
-    (["train", "EVENTS", "--item", "17"], ["no column '17'", "0 to 3"]),
+    (["train", "EVENTS", "--item", "17"], ["no column 17", "0 to 3"]),
     (["train", "EVENTS", "--format", "xml"], ["unknown format 'xml'", "csv, tsv"]),
     (
         ["train", "EVENTS", "--bad-rows", "fix"],

@@ -60,7 +60,7 @@ def _prints() -> bool:
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which a terminal would execute.
+    r"""The text without control characters, which a terminal would execute.
 
     >>> printable("a\x1b[2Jb\nc")
     'a?[2Jb\nc'
