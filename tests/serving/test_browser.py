@@ -128,6 +128,12 @@ def pick(page, user: str) -> None:
     page.keyboard.press("Control+A")
     page.keyboard.type(user)
     page.get_by_role("option", name=user, exact=True).wait_for()
+    # The list of the last character, not one of an earlier prefix that is about to be replaced.
+    page.wait_for_function(
+        "user => [...document.querySelectorAll('#matches [role=option]')]"
+        ".every(option => option.textContent.includes(user))",
+        arg=user,
+    )
     ids = page.locator("#matches [role=option]").all_text_contents()
     for _ in range(ids.index(user) + 1):
         page.keyboard.press("ArrowDown")

@@ -167,7 +167,7 @@ const NAMES = { test: "test", valid: "validation" };
 const BASIS = {
   test: view => `Positives: the ${plural(view.ranks.length, "test event")} of this user, which the model was not trained on. Negatives: the ${count(view.n_neg)} items without an event of this user.`,
   valid: view => `Positives: the ${plural(view.ranks.length, "validation event")} of this user. The model was not trained on them, but they were used to choose the best epoch. Negatives: the ${count(view.n_neg)} other items.`,
-  history: view => `⚠ Too optimistic: the model was trained on these items. No event of this user was heldOut out, so the positives are the ${plural(view.ranks.length, "item")} of the history. Negatives: the ${count(view.n_neg)} other items.`,
+  history: view => `⚠ Too optimistic: the model was trained on these items. No event of this user was held out, so the positives are the ${plural(view.ranks.length, "item")} of the history. Negatives: the ${count(view.n_neg)} other items.`,
   nothing: () => "The run contains no event of this user, so there is nothing to measure. The list is the one for users without history.",
 };
 
