@@ -8,6 +8,7 @@ are the only definition of a readable number and date, and of a valid row.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +104,7 @@ class QueryError(Exception):
     """DuckDB could not read a file exactly; it must be read row by row."""
 
 
-class Sink:
+class Sink(ABC):
     """Takes the valid events of one or several sources.
 
     `add` takes role -> array, with ids as text; `kinds` are those of the ids, by role.
@@ -114,15 +115,16 @@ class Sink:
     def __init__(self) -> None:
         self.kinds: dict[str, set[IdKind]] = {"user": set(), "item": set()}
 
-    def start(self, name: str, roles: ColumnRoles) -> None:
+    def start(self, name: str, roles: ColumnRoles) -> None:  # noqa: B027, optional hook
         """Another source follows, with these columns."""
 
+    @abstractmethod
     def add(self, columns: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+        """Add rows."""
 
+    @abstractmethod
     def add_query(self, query: str, path: str, expected: int) -> None:
         """Add the rows of a query on a file, or none and raise `QueryError`."""
-        raise NotImplementedError
 
 
 class InMemorySink(Sink):

@@ -102,11 +102,22 @@ def replace_folder(folder: Path, target: Path) -> None:
     An existing `target` is exchanged with `folder` in one step where the system supports it.
     Otherwise it is moved away first and deleted, and for a moment there is no `target`.
     """
-    if not target.exists():
-        os.rename(folder, target)
-    elif not _exchange(folder, target):
+    if not (_rename_to_new(folder, target) or _exchange(folder, target)):
         _rename_twice(folder, target)
     flush(target.parent)
+
+
+def _rename_to_new(folder: Path, target: Path) -> bool:
+    """Rename unless there is a `target`, also if another writer creates it at the same time."""
+    if target.exists():
+        return False
+    try:
+        os.rename(folder, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux's headers
