@@ -12,6 +12,7 @@ matrix product, the cheapest way to score many pairs. A new sampler is a class h
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,7 +47,7 @@ class Negatives:
     mask: Mask | None
 
 
-class Sampler:
+class Sampler(ABC):
     """Draws the negatives of a batch.
 
     Args:
@@ -70,11 +71,11 @@ class Sampler:
         """How many negatives are scored for each positive, at most: the cost in memory and time."""
         return negatives
 
+    @abstractmethod
     def draw(
         self, step: int, users: Indices, positives: Indices, part: slice = _WHOLE
     ) -> Negatives:
         """The negatives of batch `step`, with one row for each positive in `part` of the batch."""
-        raise NotImplementedError
 
 
 class PerRowSampler(Sampler):
@@ -93,9 +94,9 @@ class PerRowSampler(Sampler):
             return Negatives(items, None)
         return Negatives(items, np.broadcast_to(has_negative[:, None], items.shape).copy())
 
+    @abstractmethod
     def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> None:
         """Fill (B, N) `items` for batch rows from `first` on, with any item if a user has all."""
-        raise NotImplementedError
 
 
 class UniformSampler(PerRowSampler):
