@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llpauc.options import lazy_exports
+from llpauc.runtime import prepare
 
 if TYPE_CHECKING:
     from llpauc.data.ids import IdMap
@@ -31,6 +32,8 @@ __all__ = [
     "read_interactions",
     "read_split",
 ]
+
+prepare()
 
 __getattr__ = lazy_exports(
     __name__,

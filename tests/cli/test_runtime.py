@@ -1,0 +1,63 @@
+"""`llpauc.runtime`: settings of Numba that are made before it is loaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import llpauc
+from llpauc import runtime
+
+PACKAGE = Path(llpauc.__file__).parent
+
+
+@pytest.fixture
+def unwritable_package(tmp_path):
+    """A copy of the package whose cache folders cannot be created, for root either."""
+    copy = tmp_path / "src" / "llpauc"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in [copy, *(path for path in copy.rglob("*") if path.is_dir())]:
+        (folder / "__pycache__").touch()
+    return copy.parent
+
+
+def test_prepare_unwritable_package_and_home_compiles_in_the_temporary_folder(
+    unwritable_package, tmp_path
+):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(unwritable_package), "HOME": "/dev/null"}
+    environment |= {"TMPDIR": str(temporary)}
+    for name in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
+        environment.pop(name, None)
+    program = (
+        "import numpy as np, llpauc.training.row_adam, llpauc.evaluation.scorer as s;"
+        "import os; print(os.environ['NUMBA_CACHE_DIR'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(temporary / f"llpauc-{os.getuid()}")
+
+
+def test_private_folder_is_not_shared_with_other_users(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    first = runtime._private_folder()
+    assert first == str(tmp_path / f"llpauc-{os.getuid()}") == runtime._private_folder()
+    assert stat.S_IMODE(os.stat(first).st_mode) == 0o700
+    os.chmod(first, 0o777)  # prepared by another user
+    other = runtime._private_folder()
+    assert other != first and stat.S_IMODE(os.stat(other).st_mode) == 0o700
+
+
+def test_prepare_leaves_a_given_folder_alone(monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/given")
+    runtime.prepare()
+    assert os.environ["NUMBA_CACHE_DIR"] == "/given"
