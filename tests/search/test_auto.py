@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from llpauc.cli import main
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.recency import Recency
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
+from llpauc.evaluation.significance import Interval
 from llpauc.models import Popularity
 from llpauc.recommend import Recommender, recipes
 from llpauc.report import document
@@ -339,28 +338,6 @@ def test_auto_test_metrics_are_of_models_fitted_on_train_and_valid():
 # --- comparison -----------------------------------------------------------------------------------
 
 
-def test_bootstrap_agrees_with_the_normal_interval():
-    rng = np.random.default_rng(1)
-    values = {"a": rng.random(4000), "b": rng.random(4000)}
-    intervals, leads = comparison.bootstrap(values, seed=0)
-    for name, drawn in values.items():
-        error = 1.96 * drawn.std() / np.sqrt(len(drawn))
-        assert intervals[name].mean == pytest.approx(drawn.mean())
-        assert intervals[name].low == pytest.approx(drawn.mean() - error, abs=0.15 * error)
-        assert intervals[name].high == pytest.approx(drawn.mean() + error, abs=0.15 * error)
-    gap = values["a"] - values["b"]
-    error = 1.96 * gap.std() / np.sqrt(len(gap))
-    assert leads["b"].high - leads["b"].low == pytest.approx(2 * error, rel=0.15)
-
-
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=30), st.floats(0.01, 1))
-@settings(max_examples=30, deadline=None)
-def test_bootstrap_constant_lead_has_no_width(values, more):
-    drawn = np.array(values)
-    _, leads = comparison.bootstrap({"a": drawn + more, "b": drawn}, seed=0, resamples=50)
-    assert (leads["b"].low, leads["b"].high) == pytest.approx((more, more))
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_by_activity_groups_partition_the_users(seed):
     split = random_split(seed)
@@ -399,7 +376,7 @@ def test_weaknesses_name_a_better_rival():
     result = auto(split, ticking(1e-6))
     rival = result.final.finalists[0].candidate.name
     flat = result.final.comparison
-    worse = {name: comparison.Interval(-0.1, -0.2, -0.05) for name in flat.leads}
+    worse = {name: Interval(-0.1, -0.2, -0.05) for name in flat.leads}
     output = comparison.weaknesses(
         comparison.Comparison(flat.intervals, worse, [], flat.popular, flat.lists, flat.users, 0),
         rival, moving=True,

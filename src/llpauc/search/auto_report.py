@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from llpauc.errors import listing
+from llpauc.evaluation.significance import RESAMPLES
 from llpauc.recommend.lists import ListRequest, write_recommendations
 from llpauc.report.document import (
     Bars,
@@ -23,7 +24,7 @@ from llpauc.report.document import (
 )
 from llpauc.search.auto_search import METRICS, VALID_USERS, AutoResult, Final, Search
 from llpauc.search.candidates import METRIC
-from llpauc.search.comparison import RESAMPLES, weaknesses
+from llpauc.search.comparison import weaknesses
 from llpauc.search.trials import Budget
 from llpauc.storage.atomic import atomic_write
 

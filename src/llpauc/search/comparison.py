@@ -11,57 +11,10 @@ import numpy.typing as npt
 from llpauc.data.inspection import top_count
 from llpauc.data.interactions import Split
 from llpauc.evaluation.full_ranking import Evaluation
+from llpauc.evaluation.significance import Interval, bootstrap
 
-Floats = npt.NDArray[np.float64]
-RESAMPLES = 1000
 _POPULAR = 10  # per cent of the items
 _FEW_USERS = 100
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over users and the 95 % interval of its bootstrap."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4f} ({self.low:.4f} to {self.high:.4f})"
-
-
-def bootstrap(
-    values: Mapping[str, Floats], seed: int, resamples: int = RESAMPLES
-) -> tuple[dict[str, Interval], dict[str, Interval]]:
-    """Intervals of each method's mean, and of the lead of the first method over each other.
-
-    Users are resampled with replacement, the same ones for all methods: the leads are paired.
-
-    Args:
-        values: method -> one value per user, the same users in the same order.
-        seed: of the resampling.
-        resamples: how many.
-    """
-    table = np.array(list(values.values()))
-    n = table.shape[1]
-    rng = np.random.default_rng(seed)
-    means = np.empty((resamples, len(table)))
-    for index in range(resamples):
-        counts = np.bincount(rng.integers(n, size=n), minlength=n)
-        means[index] = table @ counts / n
-
-    def interval(exact: float, resampled: Floats) -> Interval:
-        low, high = np.quantile(resampled, [0.025, 0.975])
-        return Interval(float(exact), float(low), float(high))
-
-    exact = table.mean(axis=1)
-    intervals = {name: interval(exact[m], means[:, m]) for m, name in enumerate(values)}
-    leads = {
-        name: interval(exact[0] - exact[m], means[:, 0] - means[:, m])
-        for m, name in enumerate(values)
-        if m
-    }
-    return intervals, leads
 
 
 @dataclass(frozen=True)
