@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from io import BufferedReader
 from pathlib import Path
 
 import httpx2
@@ -32,11 +34,11 @@ CHECKS = [
 ]
 
 
-def trained(model: str = "mf", seed: int = 0) -> Recommender:
+def trained(model: str = "mf", seed: int = 0, data: Interactions | None = None) -> Recommender:
+    options = {}
     if model in ("mf", "fism"):
         options = {"epochs": 2, "dimensions": 8, "hold_out": 0, "seed": seed}
-        return Recommender(model=model, **options).fit(taste_split().train)
-    return Recommender(model=model).fit(taste_split().train)
+    return Recommender(model=model, **options).fit(data or taste_split().train)
 
 
 def save_run_with_integer_ids(folder: Path) -> Path:
@@ -83,13 +85,36 @@ def replace_run(source: Path, target: Path) -> None:
     shutil.rmtree(target.with_name(".old"), ignore_errors=True)
 
 
-class Live:
-    """`llpauc serve` in its own process, on a free port of the loopback address."""
+def post_bytes(body: bytes, path: str = "/recommend") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
 
-    def __init__(self, folder: Path, *words: str, **environment: str) -> None:
+
+def read_response(stream: BufferedReader) -> tuple[int, bytes]:
+    """The status and the body of the next response."""
+    status, length = int(stream.readline().split()[1]), 0
+    while (header := stream.readline().strip().lower()) != b"":
+        if header.startswith(b"content-length:"):
+            length = int(header.partition(b":")[2])
+    return status, stream.read(length)
+
+
+class Live:
+    """`llpauc serve` in its own process, on a free port of the loopback address.
+
+    Args:
+        folder: the run.
+        words: further words of the command line.
+        prefix: a command that starts the server, such as `prlimit`.
+        environment: further variables.
+    """
+
+    def __init__(
+        self, folder: Path, *words: str, prefix: Sequence[str] = (), **environment: str
+    ) -> None:
         command = [sys.executable, "-m", "llpauc", "serve", str(folder), "--port", "0", *words]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [*prefix, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, **environment},
         )  # fmt: skip
         self.greeting = self.process.stderr.readline()

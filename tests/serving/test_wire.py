@@ -17,13 +17,14 @@ import pytest
 
 from llpauc.data.demo import demo_data
 from llpauc.recommend import Recommender
-from llpauc.serving import limits
+from llpauc.serving import connections
 from llpauc.serving.loaded_run import current_run_id
 from tests.server import (
     KEY,
     TIMEOUT,
     Live,
     fuzz,
+    read_response,
     replace_run,
     save_run_with_integer_ids,
     trained,
@@ -69,13 +70,8 @@ def send(live: Live, data: bytes) -> tuple[int, bytes]:
 
 
 def read_answer(line: socket.socket) -> tuple[int, bytes]:
-    with line.makefile("rb") as answer:
-        status = int(answer.readline().split()[1])
-        length = 0
-        while (header := answer.readline().strip().lower()) != b"":
-            if header.startswith(b"content-length:"):
-                length = int(header.partition(b":")[2])
-        return status, answer.read(length)
+    with line.makefile("rb") as stream:
+        return read_response(stream)
 
 
 DEEP = 100_000
@@ -147,7 +143,7 @@ def test_server_answers_invalid_bytes_with_4xx_and_healthz_stays_fast(live):
             assert status == expected, (name, status, body[:200])
             assert b"Traceback" not in body, name
             assert len(body) < 400, name
-        while time.monotonic() - started < limits.HEADER_SECONDS - 1:
+        while time.monotonic() - started < connections.HEADER_SECONDS - 1:
             for line in slow[1::2]:
                 line.sendall(b"x")
             time.sleep(0.5)

@@ -13,13 +13,12 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llpauc.serving.metrics import Metrics
 
@@ -27,12 +26,11 @@ MAX_K = 1000
 MAX_USERS = 256  # in one request
 MAX_ITEMS = 10_000  # in a history, and in an allow or deny list
 MAX_BODY_BYTES = 1 << 20
-MAX_HEADER_BYTES = 1 << 16  # request line and headers
 MAX_IN_PROGRESS = 1024  # requests at once
 BODY_SECONDS = 10.0  # until the body has arrived
-HEADER_SECONDS = 10.0  # until the request line and the headers have arrived
-# Without key and limit of requests: health checks, and the page, which contains no data.
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/"})  # without a key; the page contains no data
+# Answered also when there are too many requests.
+_MONITORING_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _MAX_ERROR = 300  # characters; ids can be longer
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -80,8 +78,11 @@ class RequestLimits:
             await self._app(scope, _limited(receive), send_and_record)
         except HTTPException as refused:
             # The body is not read, so the connection cannot be used for another request.
-            answer = error_response(refused.status_code, refused.detail, {"connection": "close"})
+            headers = {**(refused.headers or {}), "connection": "close"}
+            answer = error_response(refused.status_code, refused.detail, headers)
             await answer(scope, receive, send_and_record)
+        except ClientDisconnect:
+            pass
         except Exception as error:
             logger.error("a request failed: %s", _error_location(error))
             if not status:
@@ -101,8 +102,9 @@ class RequestLimits:
                     raise HTTPException(403, "without an API key, the Host must be localhost")
             elif not hmac.compare_digest(_given_key(headers), self._key):
                 raise HTTPException(401, "an API key is required: send the header X-API-Key")
-            if self._metrics.in_progress > MAX_IN_PROGRESS:
-                raise HTTPException(429, f"{MAX_IN_PROGRESS} requests in progress; try again later")
+        if self._metrics.in_progress > MAX_IN_PROGRESS and scope["path"] not in _MONITORING_PATHS:
+            busy = f"{MAX_IN_PROGRESS} requests in progress; try again later"
+            raise HTTPException(429, busy, {"retry-after": "1"})
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > MAX_BODY_BYTES:
             raise _body_too_long()
@@ -125,9 +127,9 @@ def _host_name(header: bytes) -> str | None:
 
 
 def _body_too_long() -> HTTPException:
-    return HTTPException(
-        413, f"the body is longer than {MAX_BODY_BYTES} bytes", {"connection": "close"}
-    )
+    # The header also where the application turns the exception into an answer.
+    long = f"the body is longer than {MAX_BODY_BYTES} bytes"
+    return HTTPException(413, long, {"connection": "close"})
 
 
 def _limited(receive: Receive) -> Receive:
@@ -156,60 +158,3 @@ def _error_location(error: Exception) -> str:
     """The type and the source line of an error; its message could contain ids or paths."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
-
-
-class TimeoutProtocol(HttpToolsProtocol):
-    """A connection with limits on the size and the time of the request line and the headers.
-
-    uvicorn itself waits without end and accepts any number of bytes.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._deadline: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._deadline is None:
-            return
-        self._header_bytes += len(data)
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._refuse(431, f"the headers are longer than {MAX_HEADER_BYTES} bytes")
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        if self._deadline is None:  # a further request on this connection
-            self._start_timer()
-
-    def on_headers_complete(self) -> None:
-        self._stop_timer()
-        super().on_headers_complete()
-
-    def _start_timer(self) -> None:
-        self._header_bytes = 0
-        late = f"the headers did not arrive within {HEADER_SECONDS:g} s"
-        self._deadline = self.loop.call_later(HEADER_SECONDS, self._refuse, 408, late)
-
-    def _stop_timer(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _refuse(self, status: int, message: str) -> None:
-        self._stop_timer()
-        if self.transport.is_closing():
-            return
-        body = json.dumps({"error": message}).encode()
-        head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\n"
-        head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(head.encode() + body)
-        self.transport.close()

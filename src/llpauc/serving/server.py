@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import math
 import os
 import signal
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,34 @@ import uvicorn
 
 from llpauc.errors import InputError
 from llpauc.serving.app import ServingState, make_app
-from llpauc.serving.limits import TimeoutProtocol
+from llpauc.serving.connections import Connection, max_connections
 
 KEY_VARIABLE = "LLPAUC_API_KEY"
 _MIN_KEY_BYTES = 16
 _MAX_KEY_BYTES = 1024
+_REPEAT_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 10  # for the requests in progress when the server is stopped
 
 logger = logging.getLogger(__name__)
+
+
+class BriefMessages(logging.Filter):
+    """One line without a stack trace, and the same line at most once in ten seconds.
+
+    Clients without a key can cause messages of asyncio and of uvicorn as often as they like.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args, record.exc_info = record.getMessage().split("\n")[0], None, None
+        now = time.monotonic()
+        if now - self._last.get(record.msg, -math.inf) < _REPEAT_SECONDS:
+            return False
+        self._last[record.msg] = now
+        return True
 
 
 def serve_run(
@@ -97,15 +119,22 @@ def listen(host: str, port: int, key: str | None) -> socket.socket:
 async def _serve(state: ServingState, key: str | None, listener: socket.socket) -> None:
     config = uvicorn.Config(
         make_app(state, key),
-        http=TimeoutProtocol,
+        http=Connection,
+        backlog=max_connections() // 2,  # accepted together, so descriptors must be left for them
         lifespan="on",
         ws="none",
         access_log=False,  # paths contain user ids
+        log_config=None,
         log_level="warning",
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
+    brief = BriefMessages()
+    for name in ("asyncio", "uvicorn.error", "llpauc.serving.limits"):
+        logging.getLogger(name).addFilter(brief)
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).handlers = logging.getLogger("llpauc").handlers
     tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
 
     def reload_soon() -> None:
