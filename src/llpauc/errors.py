@@ -28,8 +28,23 @@ def choose(choices: Mapping[str, T], name: str, kind: str) -> T:
     1
     """
     if name not in choices:
-        raise InputError(f"unknown {kind} {name!r}; choose one of: {listing(choices)}")
+        raise unknown(kind, name, choices)
     return choices[name]
+
+
+def unknown(kind: str, name: object, choices: Iterable[object]) -> InputError:
+    """The error for a name that is not among the choices, with the most similar one.
+
+    >>> str(unknown("format", "cvs", ["csv", "tsv"]))
+    "unknown format 'cvs'; choose one of: csv, tsv; did you mean csv?"
+    """
+    from difflib import get_close_matches
+
+    names = [str(choice) for choice in choices]
+    similar = "".join(
+        f"; did you mean {match}?" for match in get_close_matches(str(name), names, 1)
+    )
+    return InputError(f"unknown {kind} {name!r}; choose one of: {listing(names, 100)}{similar}")
 
 
 def listing(names: Iterable[object], limit: int = 30) -> str:

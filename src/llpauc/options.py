@@ -38,7 +38,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from docstring_parser import parse as parse_docstring
 
-from llpauc.errors import InputError, listing
+from llpauc.errors import InputError, unknown
 
 T = TypeVar("T")
 
@@ -167,9 +167,7 @@ class Option:
             for name in map(str.strip, value.split(",")) if several else [value]:
                 if name not in self.choices:
                     what = self.name.removesuffix("s") if self.many else self.name
-                    raise InputError(
-                        f"unknown {what} {name!r}; choose one of: {listing(self.choices)}"
-                    )
+                    raise unknown(what, name, self.choices)
             return value
         checked = _as_type(value, self.type)
         if checked is None or not self._in_range(checked):
@@ -325,7 +323,7 @@ class Registry(Mapping[str, T]):
     def __getitem__(self, name: str) -> T:
         place = self._places.get(self.canonical(name))
         if place is None:
-            raise InputError(f"unknown {self.kind} {name!r}; choose one of: {listing(self)}")
+            raise unknown(self.kind, name, self)
         if isinstance(place, str):
             return import_object(place)  # type: ignore[no-any-return]
         return place

@@ -1,13 +1,19 @@
-"""Settings of Numba, made before it is loaded: `import llpauc` calls `prepare`."""
+"""What must be done before the libraries load: settings of Numba, and the standard streams.
+
+`import llpauc` calls `prepare`; the command line calls `protect_streams`.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import stat
 import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 
 def prepare() -> None:
@@ -46,3 +52,44 @@ def _private_folder() -> str | None:
                 return folder
             return tempfile.mkdtemp(prefix="llpauc-", dir=base)
     return None
+
+
+class LossyFile(io.FileIO):
+    """A file descriptor whose write errors are recorded, not raised: work does not depend on them.
+
+    After an error nothing more is written.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        if self.error is not None:
+            return size
+        try:
+            while (written := super().write(data)) is None:  # the descriptor does not block
+                select.select([], [self], [])
+            return written
+        except OSError as error:
+            self.error = error
+            return size
+
+
+def protect_streams() -> LossyFile:
+    """Replace standard output and standard error by lossy files; returns standard output.
+
+    A closed stream becomes /dev/null, so that no data file is opened under its number.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    files = [LossyFile(number, "w", closefd=False) for number in (1, 2)]
+    for name, file in zip(("stdout", "stderr"), files, strict=True):
+        text = io.TextIOWrapper(
+            io.BufferedWriter(file),
+            encoding=getattr(getattr(sys, name), "encoding", "utf-8"),
+            errors="backslashreplace",  # a character that the terminal cannot show is escaped
+            line_buffering=name == "stderr" or file.isatty(),
+        )
+        setattr(sys, name, text)
+    return files[0]

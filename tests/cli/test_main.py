@@ -394,6 +394,11 @@ BAD_OPTIONS = [
     (["evaluate", "RUN"], ["is a run, not data"]),
     (["data", "verify", "EVENTS"], ["is not prepared data: it is a file"]),
     (["trian"], ["unknown command 'trian'", "did you mean train?"]),
+    (["data", "inspct"], ["unknown command 'inspct'", "did you mean inspect?"]),
+    (["train", "EVENTS", "--model", "lightgnc"], ["did you mean lightgcn?"]),
+    (["train", "EVENTS", "--loss", "llpac"], ["did you mean llpauc?"]),
+    (["train", "EVENTS", "--metrics", "ndgc@20"], ["did you mean ndcg@K?"]),
+    (["train", "EVENTS", "extra", "--epoch", "1"], ["did you mean --epochs?"]),
     (["recommend", "RUN", "--items", ","], ["--items ','", "give an id"]),
     (["recommend", "RUN", "--users", ""], ["--users ''", "give an id"]),
     (["recommend", "RUN", "--users", "7", "--items", "1"], ["give one of them"]),
@@ -988,8 +993,9 @@ def test_main_closed_stdout_exits_0(events, words):
 
 def test_main_ascii_terminal_escapes_other_characters():
     script = (
-        "from llpauc.cli import console, main\n"
-        "main(['--version'])  # sets the error handler of the streams\n"
+        "from llpauc import runtime\n"
+        "from llpauc.cli import console\n"
+        "runtime.protect_streams()  # sets the error handler of the streams\n"
         "console.show_table('🎈', ['user'], [['🎈']])\n"
         "console.print_json({'user': '🎈'})\n"
     )

@@ -54,7 +54,8 @@ def test_private_folder_is_not_shared_with_other_users(tmp_path, monkeypatch):
     assert stat.S_IMODE(os.stat(first).st_mode) == 0o700
     os.chmod(first, 0o777)  # prepared by another user
     other = runtime._private_folder()
-    assert other != first and stat.S_IMODE(os.stat(other).st_mode) == 0o700
+    assert other != first
+    assert stat.S_IMODE(os.stat(other).st_mode) == 0o700
 
 
 def test_prepare_leaves_a_given_folder_alone(monkeypatch):

@@ -13,6 +13,7 @@ from llpauc.cli.console import (
     command_name,
     log,
     print_json,
+    print_text,
     search_progress,
     show_table,
     time_span,
@@ -80,7 +81,7 @@ def auto(
         print_json(_as_json(result, out, rows, limit.passed))
     else:
         _show(result)
-        print(headline(result))
+        print_text(headline(result))
     log.info(
         f"{time_span(limit.passed)} of {time_span(limit.seconds)}; wrote {out}/: report.html,"
         f" report.md, recommendations.parquet ({rows:,} rows), run, config.toml"

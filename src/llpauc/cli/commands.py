@@ -6,12 +6,9 @@ command runs, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from io import TextIOWrapper
 
 from llpauc.cli import (
     auto,
@@ -29,9 +26,9 @@ from llpauc.cli import (
     tune,
     update,
 )
-from llpauc.cli.console import install_log_handler
+from llpauc.cli.console import install_log_handler, print_error
 from llpauc.cli.parser import Group, call, find
-from llpauc.cli.system import check_memory_limit, version_text
+from llpauc.cli.system import check_memory_limit, check_numba_variables, version_text
 from llpauc.errors import InputError, ReportedByFirstProcessError
 
 COMMANDS = Group(
@@ -81,39 +78,31 @@ COMMANDS = Group(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a character the terminal cannot show is escaped
-            stream.reconfigure(errors="backslashreplace")
     install_log_handler()
     try:
-        try:
-            return _run(words)
-        finally:
-            sys.stdout.flush()  # so that a write error is reported here, not at interpreter exit
+        return _run(words)
     except ReportedByFirstProcessError:
         time.sleep(1)  # the first process prints the error before torchrun ends the others
         return 2
     except InputError as error:
-        return _print_error(str(error), 2)
+        print_error(str(error))
+        return 2
     except KeyboardInterrupt:
         print("llpauc: interrupted", file=sys.stderr)
         return 130
     except MemoryError as error:
-        return _print_error(f"out of memory: {error}", 1)
+        print_error(f"out of memory: {error}")
     except RuntimeError as error:
         if type(error).__module__.startswith("llpauc."):  # such as `Diverged`
-            return _print_error(str(error), 1)
-        if "can't allocate memory" in str(error):  # torch has no exception class for it
-            return _print_error(f"out of memory: {error}", 1)
-        raise
-    except BrokenPipeError:  # the reader of standard output has closed it
-        _discard_stdout()
-        return 0
+            print_error(str(error))
+        elif "can't allocate memory" in str(error):  # torch has no exception class for it
+            print_error(f"out of memory: {error}")
+        else:
+            raise
     except OSError as error:
-        if error.filename is None:
-            _discard_stdout()
         path = "" if error.filename is None else f"{error.filename}: "
-        return _print_error(f"{path}{error.strerror or error}", 1)
+        print_error(f"{path}{error.strerror or error}")
+    return 1
 
 
 def _run(words: list[str]) -> int:
@@ -123,16 +112,6 @@ def _run(words: list[str]) -> int:
     command, parser, rest = find(COMMANDS, words, "llpauc")
     values = parser.read(rest)
     check_memory_limit()
+    check_numba_variables()
     call(command, values)
     return 0
-
-
-def _print_error(message: str, code: int) -> int:
-    print(f"llpauc: error: {' '.join(message.split())}", file=sys.stderr)
-    return code
-
-
-def _discard_stdout() -> None:
-    """Python would try to write the remaining buffer again at exit."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

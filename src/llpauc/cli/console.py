@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Timer
 from typing import Any, Literal, NamedTuple
 
@@ -36,14 +36,10 @@ log = logging.getLogger("llpauc.cli")
 
 
 class _StderrHandler(logging.Handler):
-    """Messages on standard error, so that standard output holds the result alone.
-
-    A message that cannot be written is dropped: work does not depend on its readers.
-    """
+    """Messages on standard error, so that standard output holds the result alone."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError, ValueError):
-            print(printable(record.getMessage()), file=sys.stderr, flush=True)
+        print(printable(record.getMessage()).replace("\n", " "), file=sys.stderr, flush=True)
 
 
 def install_log_handler() -> None:
@@ -68,6 +64,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
+def print_text(text: str) -> None:
+    print(printable(text))
+
+
+def print_error(message: str, prog: str = "llpauc") -> None:
+    """Print an error as one line on standard error."""
+    print(f"{prog}: error: {printable(' '.join(message.split()))}", file=sys.stderr)
+
+
 def command_name() -> str:
     """The command to type: `llpauc` if it is on the PATH, else its path."""
     if shutil.which("llpauc"):
@@ -78,6 +83,8 @@ def command_name() -> str:
 def print_json(result: Any) -> None:
     readable = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     text = json.dumps(_plain(result), indent=2, ensure_ascii=not readable, allow_nan=False)
+    if not text.replace("\n", "").isprintable():
+        text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
     sys.stdout.write(text + "\n")
 
 
@@ -92,12 +99,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Leave it to `main`; rich would exit with a failure code."""
-        raise  # called while the error is being handled
 
 
 class TableData(NamedTuple):
@@ -154,11 +155,11 @@ def show_table(
     table = Table(header_style="bold")
     for position, name in enumerate(columns):
         justify: Literal["left", "right"] = "left" if position < left else "right"
-        table.add_column(Text(name), justify=justify, no_wrap=True)
+        table.add_column(Text(printable(name)), justify=justify, no_wrap=True)
     for row in rows:
         table.add_row(*[Text(printable(cell(value))) for value in row])  # Text: [/b] is not markup
-    console = _Console(width=_MAX_WIDTH, highlight=False)
-    console.print(Text(title, style="bold"))
+    console = Console(width=_MAX_WIDTH, highlight=False)
+    console.print(Text(printable(title), style="bold"))
     console.print(table)
 
 
@@ -203,7 +204,11 @@ def search_progress() -> Iterator[Callable[[str, float], None]]:
     """
     columns = (BarColumn(), TimeElapsedColumn(), _DESCRIPTION)
     with _bar(columns, "", 1.0) as (bar, task):
-        yield lambda status, fraction: bar.update(task, description=status, completed=fraction)
+
+        def update(status: str, fraction: float) -> None:
+            bar.update(task, description=printable(status), completed=fraction)
+
+        yield update
 
 
 @contextmanager
@@ -213,7 +218,7 @@ def _bar(
     """Nothing is shown if stderr is not a terminal, and by processes other than the first."""
     shown = sys.stderr.isatty() and _prints()
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
-    task = bar.add_task(what, total=total)
+    task = bar.add_task(printable(what), total=total)
     timer = Timer(delay, bar.start)
     if shown:
         timer.start()

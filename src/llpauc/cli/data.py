@@ -12,6 +12,7 @@ from llpauc.cli.console import (
     log,
     print_json,
     print_result,
+    print_text,
     progress,
 )
 from llpauc.cli.data_options import FileFormat, SplitOptions, TableOptions
@@ -53,9 +54,8 @@ def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bo
         tables.append(TableData("By part", ["statistic", *parts], rows))
     print_result({"whole": whole, "parts": parts, "odd": inspected.odd}, json, *tables)
     if not json:
-        print("Unusual:" if inspected.odd else "Nothing unusual found.")
-        for finding in inspected.odd:
-            print(f"  - {finding}")
+        findings = [f"\n  - {finding}" for finding in inspected.odd]
+        print_text("".join(["Unusual:", *findings]) if findings else "Nothing unusual found.")
     if plot is None:
         log.info("for a figure of the long tail: --plot tail.png")
     else:
@@ -204,7 +204,7 @@ def verify(path: str, *, json: bool = False) -> None:
     if json:
         print_json({"path": path, "whole": True, "training events": len(split.train)})
     else:
-        print(f"{path}: all files are intact, {len(split.train):,} training events")
+        print_text(f"{path}: all files are intact, {len(split.train):,} training events")
 
 
 def _single(table: TableOptions, path: str, *, warn_low_ratings: bool = True) -> Reading:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -21,7 +20,8 @@ from typing import Any, NoReturn, get_origin, get_type_hints
 import tomli_w
 from docstring_parser import parse as parse_docstring
 
-from llpauc.errors import InputError, listing
+from llpauc.cli.console import print_error
+from llpauc.errors import InputError, listing, unknown
 from llpauc.options import REQUIRED, Option, options_of
 
 Command = Callable[..., None]
@@ -87,13 +87,12 @@ class Parser(argparse.ArgumentParser):
         """Values are checked by `Option.check`, those from config files too."""
 
     def error(self, message: str) -> NoReturn:
-        unknown = message.removeprefix("unrecognized arguments: ")
-        if unknown != message and unknown.startswith("-"):
-            name = unknown.split("=")[0].split()[0]
-            similar = get_close_matches(name, self._option_string_actions, n=1)
-            message = f"unknown option {name}" + (
-                f"; did you mean {similar[0]}?" if similar else ""
-            )
+        words = message.removeprefix("unrecognized arguments: ").split()
+        flags = [word.split("=")[0] for word in words if word.startswith("-")]
+        if message.startswith("unrecognized arguments: ") and flags:
+            similar = get_close_matches(flags[0], self._option_string_actions, n=1)
+            hint = f"; did you mean {similar[0]}?" if similar else ""
+            message = f"unknown option {flags[0]}{hint}"
         fail(f"{message} (see {self.prog} --help)", self.prog)
 
     def read(self, words: Sequence[str]) -> dict[str, Any]:
@@ -106,6 +105,9 @@ class Parser(argparse.ArgumentParser):
                 values.update(self._read_config(path))
             for name, text in given.items():
                 values[name] = _parse(self.options[name], text)
+            for name, value in values.items():
+                if isinstance(value, (str, list)) and "\0" in "".join(map(str, value)):
+                    raise InputError(f"{name} contains a NUL character; remove it")
             missing = [
                 name
                 for name, option in self.options.items()
@@ -138,8 +140,7 @@ class Parser(argparse.ArgumentParser):
         for key, value in table.items():
             name = key.replace("-", "_")
             if name not in self.options:
-                names = listing(self.options, len(self.options))
-                raise InputError(f"--config: {path}: unknown key {key!r}; choose one of: {names}")
+                raise InputError(f"--config: {path}: {unknown('key', key, self.options)}")
             values[name] = _checked(self.options[name], self.options[name].check, value)
         return values
 
@@ -190,10 +191,7 @@ def find(group: Group, words: Sequence[str], prog: str) -> tuple[Command, Parser
         print(_overview(group, prog))
         raise SystemExit(0)
     if name not in group.commands:
-        similar = get_close_matches(name, group.commands, n=1)
-        choices = f"choose one of: {listing(group.commands)}"
-        remedy = f"did you mean {similar[0]}?" if similar else choices
-        fail(f"unknown command {name!r}; {remedy}", prog)
+        fail(str(unknown("command", name, group.commands)), prog)
     command, rest = group.commands[name], list(words[1:])
     if isinstance(command, Group):
         return find(command, rest, f"{prog} {name}")
@@ -202,7 +200,7 @@ def find(group: Group, words: Sequence[str], prog: str) -> tuple[Command, Parser
 
 def fail(message: str, prog: str = "llpauc") -> NoReturn:
     """Print a usage error and exit with code 2."""
-    print(f"{prog}: error: {' '.join(message.split())}", file=sys.stderr)
+    print_error(message, prog)
     raise SystemExit(2)
 
 

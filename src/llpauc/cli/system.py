@@ -50,6 +50,24 @@ def _check_writable(path: str, folder: Path) -> None:
         )
 
 
+def check_numba_variables() -> None:
+    """Refuse values of the environment variables of Numba that it cannot use."""
+    threads = os.environ.get("NUMBA_NUM_THREADS", "1").strip()
+    if not threads.isdecimal() or int(threads) < 1:
+        raise InputError(f"NUMBA_NUM_THREADS must be a whole number of at least 1, got {threads!r}")
+    if "NUMBA_THREADING_LAYER" in os.environ:
+        import numba
+
+        try:
+            numba.get_num_threads()  # loads the layer
+        except ValueError as error:
+            layer = os.environ["NUMBA_THREADING_LAYER"]
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"NUMBA_THREADING_LAYER={layer} cannot be used: {reason} Unset it, or choose omp"
+            ) from None
+
+
 def check_memory_limit() -> None:
     """Refuse a memory limit (ulimit -v) that is too low for the libraries alone.
 

@@ -13,6 +13,7 @@ from llpauc.cli.console import (
     command_name,
     log,
     print_json,
+    print_text,
     search_progress,
     show_table,
 )
@@ -197,4 +198,5 @@ def _show(result: TuneResult, tuning: Tuning) -> None:
     show_table(f"Trials, the best {len(rows)} of {len(result.records)}", columns, rows, left=3)
     values = {COMPARED[name]: record.value for name, record in compared_trials(result).items()}
     values["the most popular items"] = result.popularity
-    print(f"compared with: {', '.join(f'{text} {cell(value)}' for text, value in values.items())}")
+    compared = ", ".join(f"{text} {cell(value)}" for text, value in values.items())
+    print_text(f"compared with: {compared}")

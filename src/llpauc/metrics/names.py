@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from llpauc.errors import InputError, check_fraction, listing
+from llpauc.errors import InputError, check_fraction, unknown
 from llpauc.metrics.topk import TOPK_METRICS
 
 PARTIAL_AUC_FRACTIONS: dict[str, tuple[str, ...]] = {
@@ -63,7 +63,7 @@ def parse_metric(name: str) -> Metric:
     """
     form = re.fullmatch(r"([a-z]+)(?:@(.*)|\((.*)\))?", re.sub(r"\s", "", name).lower())
     if form is None:
-        raise _unknown(name)
+        raise unknown("metric", name, METRIC_NAMES)
     family, rank, inside = form.groups()
     if family in TOPK_METRICS and inside is None:
         if rank is None:
@@ -91,7 +91,7 @@ def parse_metric(name: str) -> Metric:
                 ) from None
             fractions[parameter] = check_fraction(f"{parameter} of {name!r}", value)
         return Metric(family, alpha=fractions["alpha"], beta=fractions["beta"])
-    raise _unknown(name)
+    raise unknown("metric", name, METRIC_NAMES)
 
 
 def split_names(text: str) -> list[str]:
@@ -101,7 +101,3 @@ def split_names(text: str) -> list[str]:
     ['recall@20', 'llpauc(0.7,0.1)', 'auc']
     """
     return [name.strip() for name in re.split(r",(?![^(]*\))", text)]
-
-
-def _unknown(name: str) -> InputError:
-    return InputError(f"unknown metric {name!r}; choose one of: {listing(METRIC_NAMES)}")

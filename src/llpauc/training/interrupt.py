@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -38,7 +38,8 @@ def stop_requests() -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         request.signal = number
         if sys.stderr.isatty():
-            os.write(2, b"\nstopping after this batch; Ctrl-C again aborts without saving\n")
+            with suppress(OSError):  # the terminal may be gone
+                os.write(2, b"\nstopping after this batch; Ctrl-C again aborts without saving\n")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
