@@ -960,9 +960,6 @@ def test_main_reports_system_errors_in_one_line(run, events, monkeypatch, error,
         raise error
 
     monkeypatch.setattr("llpauc.data.inspection.inspect", fail)
-    monkeypatch.setattr(
-        "llpauc.cli.commands._discard_stdout", lambda: None
-    )  # stdout belongs to pytest
     result = run("data", "inspect", events)
     assert result.code == code
     assert message in result.error
