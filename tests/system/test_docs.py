@@ -25,6 +25,7 @@ import yaml
 from docs.reference.generate import pages as generated_pages
 
 from llpauc.losses import LOSSES
+from llpauc.serving.app import router
 from tests.datasets import ROOT
 from tests.system.doc_blocks import NO_CODE, Block, blocks
 from tests.system.doc_runner import CLIENT, send_request
@@ -202,6 +203,15 @@ def test_losses_page_lists_the_registry() -> None:
     page = (ROOT / "docs" / "explanation" / "losses.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (dot|cosine) \|", page, re.MULTILINE))
     assert rows == {name: kind.score for name, kind in LOSSES.items()}
+
+
+def test_serve_page_lists_every_route() -> None:
+    page = (ROOT / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `([A-Z]+ /\S*)` \|", page, re.MULTILINE))
+    routes = [route for route in router.routes if route.include_in_schema]
+    assert {f"{method} {route.path_format}" for route in routes for method in route.methods} == (
+        listed - {"GET /", "GET /openapi.json"}
+    )
 
 
 @pytest.mark.parametrize("path", list(GENERATED), ids=name)
