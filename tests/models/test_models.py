@@ -11,7 +11,7 @@ import pytest
 from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
-from llpauc.models import EASE, MODELS, FitData, ItemKNN, Model, ModelEntry, Popularity
+from llpauc.models import EASE, MODELS, FitData, ItemKNN, Model, ModelEntry, Popularity, ease
 from llpauc.models.registry import trained_models, untrained_models
 from llpauc.options import options_of
 from llpauc.recommend import Recommender
@@ -81,6 +81,26 @@ def test_scorer_of_users_without_history_is_popularity(name):
     scores = score_table(scorer_of(name, TRAIN), len(X))
     assert COLD.any()
     np.testing.assert_array_equal(scores[COLD], np.tile(X.sum(axis=0), (COLD.sum(), 1)))
+
+
+def test_ease_fit_cost_scales_the_fastest_probe(monkeypatch):
+    """An inverse takes (items / 1000)^3 s, and the first probe ten times that."""
+    now, probes = [0.0], []
+    real = ease._inverse
+
+    def inverse(gram):
+        probes.append(len(gram))
+        now[0] += (len(gram) / 1000) ** 3 * (10 if len(probes) == 1 else 1)
+        return real(gram)
+
+    monkeypatch.setattr(ease, "_inverse", inverse)
+    monkeypatch.setattr(ease.time, "perf_counter", lambda: now[0])
+    rng = np.random.default_rng(0)
+    train = Interactions.of(rng.integers(0, 50, 3000), np.arange(3000))
+    seconds, size = EASE.fit_cost(train)
+    assert set(probes) == {1000}
+    assert seconds == pytest.approx(27.0)
+    assert size == 12 * 3000**2
 
 
 def test_ease_too_many_items_raises_before_allocating():

@@ -24,6 +24,7 @@ from llpauc.cli.training_options import train_config
 from llpauc.options import Count
 
 if TYPE_CHECKING:
+    from llpauc.data.interactions import Interactions
     from llpauc.search.auto_search import AutoResult
 
 
@@ -69,7 +70,8 @@ def auto(
     check_replaceable(Path(out) / "run")
     data = table.load(path)
     events = data if isinstance(data, Split) else data.interactions
-    limit = Budget(seconds, begun + _warm_up_seconds())
+    train = events.train if isinstance(events, Split) else events
+    limit = Budget(seconds, begun + _warm_up_seconds(train))
     with search_progress() as progress:
         result = auto_search.auto(events, limit, k=k, seed=seed, how=how, progress=progress)
         progress("writing", 1.0)
@@ -93,16 +95,16 @@ def auto(
         raise SystemExit(128 + result.signal)
 
 
-def _warm_up_seconds() -> float:
-    """Compile the kernels, outside the budget; the seconds that it took."""
+def _warm_up_seconds(train: Interactions) -> float:
+    """Compile the kernels for these events, outside the budget; the seconds that it took."""
     from llpauc.search.auto_search import warm_up
 
     begun = time.monotonic()
-    message = "compiling, once after installation: about half a minute, not part of the budget"
+    message = "compiling, once after installation: some 15 s, not part of the budget"
     timer = Timer(3.0, log.info, [message])
     timer.start()
     try:
-        warm_up()
+        warm_up(train)
     finally:
         timer.cancel()
     return time.monotonic() - begun
@@ -137,7 +139,7 @@ def _show(result: AutoResult) -> None:
 
 
 def _as_json(result: AutoResult, out: str, rows: int, seconds: float) -> dict[str, Any]:
-    winner, test, trials = "popularity", None, []
+    winner, test, trials = result.recommender.model, None, []
     if result.final is not None:
         winner, trials = result.final.winner.candidate.name, result.final.search.trials
         test = {
@@ -151,8 +153,9 @@ def _as_json(result: AutoResult, out: str, rows: int, seconds: float) -> dict[st
         "winner": winner, "settings": result.settings, "test": test,
         "tried": [
             {
-                "name": trial.candidate.name, "valid": trial.value, "ended": trial.ended,
-                "best_epoch": trial.best_epoch, "seconds": round(trial.seconds, 2),
+                "id": trial.candidate.id, "name": trial.candidate.name,
+                "valid": trial.value, "ended": trial.ended, "best_epoch": trial.best_epoch,
+                "seconds": round(trial.seconds, 2),
             }
             for trial in trials
         ],

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import linalg
+from threadpoolctl import threadpool_limits
 
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
@@ -16,6 +17,8 @@ from llpauc.models.base import Arrays, FitData, FitResult, Model, Training, chec
 from llpauc.models.registry import EASEOptions
 
 _MAX_BYTES = 8 << 30
+_PROBE_ITEMS, _PROBE_PAIRS = 1_000, 1_000_000  # size of the probes of `fit_cost`
+_PROBE_THREADS = (1, 1, None, None)  # None: all
 
 
 class EASE(Model):
@@ -38,15 +41,26 @@ class EASE(Model):
 
     @classmethod
     def fit_cost(cls, train: Interactions) -> tuple[float, int]:
-        """Three items x items matrices; the time of a small inverse, scaled by the cube."""
-        size = 400
-        small = np.eye(size, dtype=np.float32) * 2 + np.float32(1e-3)
-        seconds = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            np.linalg.inv(small)
-            seconds.append(time.perf_counter() - begun)
-        return min(seconds) * float(train.n_items / size) ** 3, 3 * 4 * train.n_items**2
+        """Three items x items matrices; the time of each step at a smaller size, scaled up."""
+        size = min(train.n_items, _PROBE_ITEMS)
+        pairs = _pairs(train.matrix)
+        sample = train.matrix[:: max(1, int(pairs // _PROBE_PAIRS))]
+        times = []
+        # The fastest counts: on a busy machine, threads that wait for each other take far longer.
+        for threads in _PROBE_THREADS:
+            with threadpool_limits(threads, "blas"):
+                at = [time.perf_counter()]
+                gram = np.asarray((sample.T @ sample)[:size, :size].todense(), dtype=np.float32)
+                at.append(time.perf_counter())
+                gram[np.diag_indices(size)] += np.float32(1.0)
+                inverse = _inverse(gram)
+                at.append(time.perf_counter())
+                _weights(inverse)
+                at.append(time.perf_counter())
+            times.append(np.diff(at))
+        scale = train.n_items / size
+        factors = [pairs / max(_pairs(sample), 1.0), scale**3, scale**2]
+        return float(np.min(times, axis=0) @ factors), 3 * 4 * train.n_items**2
 
     def fit(self, data: FitData, training: Training | None = None) -> FitResult:
         train = data.all
@@ -56,20 +70,9 @@ class EASE(Model):
                 f"EASE inverts an items x items matrix: {train.n_items:,} items would need"
                 f" {needed / 2**30:.0f} GB; use itemknn, or a k-core with fewer items"
             )
-        penalty = np.float32(self.options.regularization)
         gram = np.asarray((train.matrix.T @ train.matrix).todense(), dtype=np.float32)
-        gram[np.diag_indices_from(gram)] += penalty
-        # X'X + lambda I is symmetric positive definite: Cholesky takes half the time of LU.
-        factor, lower = linalg.cho_factor(gram, lower=True, overwrite_a=True, check_finite=False)
-        inverse, info = linalg.lapack.spotri(factor, lower=lower, overwrite_c=True)
-        if info:
-            raise InputError(f"EASE cannot invert its matrix; raise regularization above {penalty}")
-        inverse = np.tril(inverse)
-        diagonal = np.diag(inverse).copy()
-        weights = inverse + np.tril(inverse, -1).T
-        weights /= -diagonal
-        weights[np.diag_indices_from(weights)] = 0.0
-        self.weights, self.fallback = np.ascontiguousarray(weights), item_counts(train)
+        gram[np.diag_indices_from(gram)] += np.float32(self.options.regularization)
+        self.weights, self.fallback = _weights(_inverse(gram)), item_counts(train)
         return FitResult(train)
 
     def scores_of(self, histories: Any) -> Scores:
@@ -83,3 +86,27 @@ class EASE(Model):
         super().load_arrays(arrays, n_users, n_items)
         self.weights = arrays["item_weights"]
         check_shape("item_weights", self.weights, (n_items, n_items))
+
+
+def _inverse(gram: Scores) -> Scores:
+    """The lower triangle of the inverse of a symmetric positive definite matrix, in its place."""
+    # Cholesky takes half the time of LU.
+    factor, lower = linalg.cho_factor(gram, lower=True, overwrite_a=True, check_finite=False)
+    inverse, info = linalg.lapack.spotri(factor, lower=lower, overwrite_c=True)
+    if info:
+        raise InputError("EASE cannot invert its matrix; raise regularization")
+    return np.tril(inverse)
+
+
+def _weights(inverse: Scores) -> Scores:
+    """B of the lower triangle of P."""
+    diagonal = np.diag(inverse).copy()
+    weights = inverse + np.tril(inverse, -1).T
+    weights /= -diagonal
+    weights[np.diag_indices_from(weights)] = 0.0
+    return np.ascontiguousarray(weights)
+
+
+def _pairs(matrix: Any) -> float:
+    """Multiplications of the product of the matrix with itself."""
+    return float((np.diff(matrix.indptr).astype(np.float64) ** 2).sum())

@@ -160,6 +160,7 @@ class ModelEntry:
         trained: whether it is trained in epochs with a loss.
         shardable: whether its tables can be divided among processes.
         summary: a short description for reports.
+        title: its name in reports; by default the name in `MODELS`.
     """
 
     place: str | type[Model]
@@ -167,6 +168,7 @@ class ModelEntry:
     trained: bool = False
     shardable: bool = False
     summary: str = ""
+    title: str = ""
 
     def load(self) -> type[Model]:
         """The model's class."""
@@ -179,28 +181,42 @@ class ModelEntry:
 MODELS: Registry[ModelEntry] = Registry(
     "model",
     {
-        "mf": ModelEntry("llpauc.models.mf:MF", BiasedEmbeddingOptions, True, shardable=True),
-        "lightgcn": ModelEntry("llpauc.models.lightgcn:LightGCN", LightGCNOptions, True),
-        "fism": ModelEntry("llpauc.models.fism:FISM", BiasedEmbeddingOptions, True),
+        "mf": ModelEntry(
+            "llpauc.models.mf:MF",
+            BiasedEmbeddingOptions,
+            trained=True,
+            shardable=True,
+            title="Matrix factorization",
+        ),
+        "lightgcn": ModelEntry(
+            "llpauc.models.lightgcn:LightGCN", LightGCNOptions, trained=True, title="LightGCN"
+        ),
+        "fism": ModelEntry(
+            "llpauc.models.fism:FISM", BiasedEmbeddingOptions, trained=True, title="FISM"
+        ),
         "popularity": ModelEntry(
             "llpauc.models.popularity:Popularity",
             PopularityOptions,
             summary="the same list for all users: the items with the most users",
+            title="Popularity",
         ),
         "recent_popularity": ModelEntry(
             "llpauc.models.popularity:RecentPopularity",
             RecentPopularityOptions,
             summary="the same list for all users, with a higher weight for recent events",
+            title="Recent popularity",
         ),
         "itemknn": ModelEntry(
             "llpauc.models.itemknn:ItemKNN",
             ItemKNNOptions,
             summary="items similar to those of the user",
+            title="ItemKNN",
         ),
         "ease": ModelEntry(
             "llpauc.models.ease:EASE",
             EASEOptions,
             summary="a linear item-item model in closed form",
+            title="EASE",
         ),
     },
     aliases={"itemsum": "fism", "recent": "recent_popularity"},

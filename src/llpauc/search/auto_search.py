@@ -3,9 +3,10 @@
 Baselines first, then trained candidates, all compared on validation; the test part is read once, at
 the end, and the winner is fitted on all events.
 
-Nothing is started that cannot end in time. At every batch the time left is compared with the time
-that the end needs: the fits of the winner for the test and for delivery, those of the baselines,
-the lists of all users, the report. An epoch counts only if those fits can still be paid for.
+Nothing is started that is not expected to end in time. At every batch the time left is compared
+with the time that the end needs: the fits of the winner for the test and for delivery, the lists of
+all users, the report. An epoch counts only if those fits can still be paid for. The other methods
+are tested too as long as that takes a small fraction of the budget.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from llpauc.data.splits import hold_out
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import Evaluation, evaluate
 from llpauc.models.registry import MODELS, untrained_models
-from llpauc.options import LogRange, options_of
+from llpauc.options import LogRange
 from llpauc.recommend import Recommender
 from llpauc.search.candidates import (
     METRIC,
     Candidate,
     Prepared,
-    baseline,
-    further_baselines,
+    baselines,
+    method_name,
     prepare,
     sample_users,
     scout,
@@ -56,13 +57,15 @@ _SAFETY = 1.25  # factor on the estimated seconds of the end
 _TURN = 0.5  # fraction of the remaining time that one candidate may take
 _WRITING = 1.0  # seconds for the run and the report
 _ROWS_PER_SECOND = 2e6  # of recommendations written
-_CHEAP = 0.02  # fraction of the budget below which a baseline is tried with further options
+_COMPARISON = 0.15  # of the budget at most for the test of the methods that are not delivered
 _BASELINE_FRACTION = 0.2  # of the time left; a baseline that needs more is skipped
+_SETTING_FRACTION = 0.05  # of the time left; up to it a baseline is tried with further options
 _LEAST_EPOCHS = 5  # a candidate with time for fewer is not started
 _FULL_EPOCHS = 15  # a recipe's size is affordable with time for that many
-_BEHIND = 0.85  # of the leader's best value by the same epoch; from `_LEAST_EPOCHS` on
+_BEHIND = 0.85  # of the leader's value; what is further behind is not continued
 _MOST_FAILURES = 25  # trials in a row without a better value end the search
 _OVERTIME = 1.05  # of the budget; then the last fit is given up
+_GRACE = 5.0  # seconds after the budget that the end may take in any case
 _FIT_ERRORS = (Diverged, InputError, MemoryError)  # possible with more events than in the search
 
 
@@ -84,7 +87,11 @@ class Trial(TrialResult):
 def _best(*trials: Trial | None) -> Trial | None:
     """The first trial with the highest value; None where none has a value."""
     validated = [trial for trial in trials if trial is not None and trial.value is not None]
-    return max(validated, key=lambda trial: trial.sort_value, default=None)
+    return max(validated, key=_sort_value, default=None)
+
+
+def _sort_value(trial: Trial | None) -> float:
+    return -math.inf if trial is None else trial.sort_value
 
 
 @dataclass
@@ -133,6 +140,13 @@ class Search:
         return _best(*[t for t in self.trials if not t.candidate.is_baseline])
 
     @property
+    def winner(self) -> Trial | None:
+        """The best trial whose test fits into the time left; without one, the best trial."""
+        left = max(self.budget.left, _GRACE)
+        in_time = [trial for trial in self.trials if self.test_seconds(trial) <= left]
+        return _best(*in_time) or self.best
+
+    @property
     def best_baselines(self) -> list[Trial]:
         """The best trial of each baseline model, in the order they ran."""
         best: dict[str, Trial | None] = {}
@@ -144,7 +158,7 @@ class Search:
     def show(self, status: str) -> None:
         self.progress(status, min(self.budget.passed / self.budget.seconds, 1.0))
 
-    def report(self, trial: Trial) -> None:
+    def report(self, trial: Trial) -> Trial:
         """Record a trial and log it."""
         self.trials.append(trial)
         epochs = f", epoch {trial.epochs_text}" if trial.curve else ""
@@ -155,27 +169,38 @@ class Search:
             f"{self.budget.passed:6.0f} s  {trial.value_text:>6}  {trial.candidate.name}"
             f"  ({trial.ended}{epochs}, {trial.seconds:.1f} s{message}){mark}",
         )
+        return trial
 
     def skip(self, name: str, reason: str) -> None:
         """Record why a candidate is not tried, and log it."""
         self.skipped[name] = reason
         logger.info("%s", f"{self.budget.passed:6.0f} s  {'-':>6}  {name}  ({reason})")
 
-    def reserve(self, winner: Trial | None, trained: Trial | None = None) -> float:
-        """Seconds that the end takes if `winner` wins and `trained` is tested too."""
-        for_test, for_delivery = self.growth
-        seconds = _WRITING + self.split.n_users * self.k / _ROWS_PER_SECOND
-        for trial in filter(None, [*self.best_baselines, trained]):
-            seconds += trial.fit_seconds * for_test + trial.rank_seconds * self.n_test_users
-        if winner is not None:
-            seconds += winner.fit_seconds * for_delivery
-            seconds += winner.rank_seconds * self.split.n_users
-        return _SAFETY * seconds
+    def test_seconds(self, trial: Trial) -> float:
+        """Estimate for a fit on train and valid, and the test."""
+        return trial.fit_seconds * self.growth[0] + trial.rank_seconds * self.n_test_users
+
+    def delivery_seconds(self, trial: Trial) -> float:
+        """Estimate for a fit on all events, the lists of all users and the report."""
+        writing = _WRITING + self.split.n_users * self.k / _ROWS_PER_SECOND
+        fit = trial.fit_seconds * self.growth[1]
+        return fit + trial.rank_seconds * self.split.n_users + writing
+
+    def end_seconds(self, winner: Trial) -> float:
+        """Seconds to test and to deliver a trial, with a margin."""
+        return _SAFETY * (self.test_seconds(winner) + self.delivery_seconds(winner))
+
+    def reserve(self, winner: Trial | None) -> float:
+        """Seconds that the end takes if `winner` wins, with the tests of the other methods."""
+        rivals = [trial for trial in [*self.best_baselines, self.best_trained] if trial]
+        compared = sum(self.test_seconds(trial) for trial in rivals if trial is not winner)
+        seconds = min(_SAFETY * compared, _COMPARISON * self.budget.seconds)
+        return seconds if winner is None else seconds + self.end_seconds(winner)
 
     @property
     def spare(self) -> float:
         """Seconds left for further trials."""
-        return self.budget.left - self.reserve(self.best, self.best_trained)
+        return self.budget.left - self.reserve(self.best)
 
     def affordable(self, candidate: Candidate, epochs: int) -> bool:
         """Whether there is time for that many epochs, for the test and for delivery."""
@@ -198,57 +223,23 @@ class Search:
 
 
 def run_baselines(search: Search) -> None:
-    """Popularity always; the other baselines where time and memory allow."""
-    search.show("baselines")
-    tiny = Split.of(
-        Interactions.of(["a", "b"], ["x", "y"]), Interactions.of(["a", "b"], ["y", "x"])
-    )
-    popularity = Recommender(model="popularity").fit(tiny)
-    evaluate(popularity.scorer(), tiny, on="valid", metrics=[METRIC])  # compiles the kernels
-    search.report(_run_baseline(search, baseline("popularity")))
-    search.recency = choose_recency(before(search.split, "test"))
-    for model in untrained_models()[1:]:
+    """Popularity always; the other models without training where time and memory allow."""
+    for model in untrained_models():
         if search.stop:
             return
-        by_age = "half_life" in options_of(MODELS[model].Options)
-        if by_age and search.split.train.timestamps is None and not search.recency.has_drift:
-            search.skip(model, "the events have no timestamps, and their order is random")
+        if search.recency is None and search.trials:
+            search.recency = choose_recency(before(search.split, "test"))
+        first, *others = baselines(model)
+        if search.trials and (reason := _refusal(search, model)):
+            search.skip(first.name, reason)
             continue
-        if reason := _refusal(search, model):
-            search.skip(model, reason)
-            continue
-        search.show(model)
-        trial = _run_baseline(search, baseline(model))
-        search.report(trial)
-        for candidate in further_baselines(model):
-            if trial.seconds > _CHEAP * search.budget.seconds or search.stop:
+        trial = _run_baseline(search, first)
+        for candidate in others:
+            is_far_behind = trial.sort_value < _BEHIND * _sort_value(search.best)
+            is_slow = trial.seconds > _SETTING_FRACTION * search.budget.left
+            if is_far_behind or is_slow or search.stop:
                 break
-            search.report(_run_baseline(search, candidate))
-
-
-def _run_baseline(search: Search, candidate: Candidate) -> Trial:
-    clock = search.budget.clock
-    begun = clock()
-    try:
-        recommender = Recommender(**candidate.settings).fit(search.validation)
-        fitted = clock()
-        result = evaluate(recommender.scorer(), search.validation, on="valid", metrics=[METRIC])
-    except (InputError, MemoryError) as error:
-        seconds = clock() - begun
-        return Trial("refused", seconds=seconds, message=str(error), candidate=candidate)
-    ended = clock()
-    chosen = {k: v for k, v in recommender.fitted_params.items() if k in ("half_life", "by")}
-    message, description = "", candidate.description
-    if chosen and search.recency is not None:
-        message = str(search.recency)
-        if not search.recency.has_drift:
-            description = "recent events predict no more than others: the same as popularity"
-    settings = {**candidate.settings, **chosen}
-    return Trial(
-        "fitted", result.mean(METRIC), seconds=ended - begun, message=message,
-        candidate=replace(candidate, settings=settings, description=description),
-        fit_seconds=fitted - begun, rank_seconds=(ended - fitted) / search.n_valid_users,
-    )  # fmt: skip
+            _run_baseline(search, candidate)
 
 
 def _refusal(search: Search, model: str) -> str:
@@ -262,18 +253,45 @@ def _refusal(search: Search, model: str) -> str:
     return ""
 
 
+def _run_baseline(search: Search, candidate: Candidate) -> Trial:
+    search.show(candidate.name)
+    clock = search.budget.clock
+    begun = clock()
+    try:
+        recommender = Recommender(**candidate.settings).fit(search.validation)
+        fitted = clock()
+        result = evaluate(recommender.scorer(), search.validation, on="valid", metrics=[METRIC])
+    except (InputError, MemoryError) as error:
+        seconds = clock() - begun
+        trial = Trial("refused", seconds=seconds, message=str(error), candidate=candidate)
+        return search.report(trial)
+    ended = clock()
+    chosen = {k: v for k, v in recommender.fitted_params.items() if k in ("half_life", "by")}
+    message, description = "", candidate.description
+    if chosen and search.recency is not None:
+        message = str(search.recency)
+        if not search.recency.has_drift:
+            description = "recent events predict no more than others: the same as popularity"
+    settings = {**candidate.settings, **chosen}
+    trial = Trial(
+        "fitted", result.mean(METRIC), seconds=ended - begun, message=message,
+        candidate=replace(candidate, settings=settings, description=description),
+        fit_seconds=fitted - begun, rank_seconds=(ended - fitted) / search.n_valid_users,
+    )  # fmt: skip
+    return search.report(trial)
+
+
 # --- trained candidates ---------------------------------------------------------------------------
 
 
-def warm_up() -> None:
-    """Train every kind of candidate for a moment, so that the kernels are compiled beforehand."""
+def warm_up(train: Interactions) -> None:
+    """Train each candidate for these events on a few others, so that its kernels are compiled."""
     users = np.arange(40, dtype=np.int32)
     events = Interactions.of(np.repeat(users, 4), (users[:, None] + np.arange(4)).ravel() % 30)
     split = hold_out(Split(events), 0.25, seed=0)
-    short = {"epochs": 1, "dimensions": 8, "valid_metric": METRIC}
-    for size, base in sized_recipes(events).items():
-        pooled = Candidate("pooled", {**base, "solver": "sgda"}, "medium-sized catalogues")
-        for candidate in (*variants(size, base, events, None), pooled):
+    short = {"epochs": 1, "dimensions": 8, "negatives": 20, "valid_metric": METRIC}
+    for base in sized_recipes(train).values():
+        for candidate in variants(base, train, None):
             Recommender(**{**candidate.settings, **short}).fit(split)
 
 
@@ -282,17 +300,16 @@ def run_candidate(search: Search, candidate: Candidate) -> Trial | None:
     if not search.affordable(candidate, _LEAST_EPOCHS):
         search.skip(candidate.name, "there was not enough time")
         return None
-    trial = train_candidate(search, candidate)
-    search.report(trial)
-    return trial
+    return train_candidate(search, candidate)
 
 
 def train_candidate(search: Search, candidate: Candidate) -> Trial:
     """Train until the end or as long as there is time; the best epoch that can be paid for."""
     clock, budget = search.budget.clock, search.budget
     begun = last = clock()
-    leader = search.best_trained
-    needed = search.reserve(search.best, leader)
+    leader, needed = search.best_trained, search.reserve(search.best)
+    if leader is None:  # the first one gets its turn, however long the baselines took
+        needed = min(needed, _TURN * budget.left)
     turn_ends = begun + _TURN * max(budget.left - needed, 0.0)
     epoch_seconds: list[float] = []
     best, highest = Trial("out of time", candidate=candidate), -math.inf
@@ -313,18 +330,19 @@ def train_candidate(search: Search, candidate: Candidate) -> Trial:
             best, value=value, best_epoch=epoch.number, fit_seconds=pace * epoch.number,
             rank_seconds=ranking / search.n_valid_users,
         )  # fmt: skip
-        price = search.reserve(_best(search.best, trial), _best(leader, trial))
-        if value > best.sort_value and price <= budget.left:
-            best, needed = trial, max(needed, price)
+        in_time = search.end_seconds(trial) <= budget.left
+        if value > best.sort_value and in_time:
+            best = trial
+            if value > _sort_value(search.best):
+                needed = max(needed, search.reserve(trial))
         highest = max(highest, value)
         search.show(f"{candidate.name}: epoch {epoch.number}, validation {METRIC} {value:.4f}")
-        if price > budget.left and not search.stop:
+        if not in_time and not search.stop:
             return "out of time"
-        reason = on_batch()
-        if not reason and leader is not None and epoch.number >= _LEAST_EPOCHS:
+        if leader is not None and epoch.number >= _LEAST_EPOCHS and not on_batch():
             behind = highest < _BEHIND * max(leader.curve[: epoch.number])
             return "behind" if behind else ""
-        return reason
+        return on_batch()
 
     search.show(candidate.name)
     settings = {**candidate.settings, "seed": search.seed, "valid_metric": METRIC}
@@ -334,26 +352,23 @@ def train_candidate(search: Search, candidate: Candidate) -> Trial:
     if result.signal is not None:
         search.stop.signal = result.signal
     chosen = {"value": best.value, "best_epoch": best.best_epoch}
-    return replace(best, **{**vars(result), **chosen})
+    return search.report(replace(best, **{**vars(result), **chosen}))
 
 
 def affordable_variants(search: Search, tried: Candidate) -> Iterator[Candidate]:
     """The variants of the largest recipe there is time for, which is determined before each."""
     done: set[str] = set()
-    sizes = sized_recipes(search.split.train)
-    smallest = list(sizes)[-1]
+    *larger, smallest = sized_recipes(search.split.train).values()
     while True:
-        for size, base in sizes.items():
-            candidates = variants(size, base, search.split.train, search.recency)
-            if search.affordable(candidates[0], _FULL_EPOCHS) or size == smallest:
+        for base in (*larger, smallest):
+            candidates = variants(base, search.split.train, search.recency)
+            if search.affordable(candidates[0], _FULL_EPOCHS):
                 break
-        kinds = {candidate.name.split(",")[0]: candidate for candidate in candidates}
-        left = {k: c for k, c in kinds.items() if k not in done and c.settings != tried.settings}
+        left = [c for c in candidates if c.id not in done and c.settings != tried.settings]
         if not left:
             return
-        kind, candidate = next(iter(left.items()))
-        done.add(kind)
-        yield candidate
+        done.add(left[0].id)
+        yield left[0]
 
 
 def space_around(settings: Mapping[str, Any]) -> Space:
@@ -396,7 +411,10 @@ def search_around_best(search: Search) -> None:
         drawn = study.ask()
         number += 1
         settings = {**start.settings, **suggest(drawn, space)}
-        candidate = Candidate(f"search {number}", settings, f"Optuna, around {start.name}")
+        candidate = Candidate(
+            f"search-{number}", method_name(settings, f"search {number}"), settings,
+            f"drawn by Optuna, around {start.name}",
+        )  # fmt: skip
         best_before = search.best_trained
         trial = run_candidate(search, candidate)
         if trial is None:
@@ -412,10 +430,10 @@ def run_search(search: Search) -> None:
     """Baselines, the scout, the variants of the recipe, then a search around the best of them."""
     run_baselines(search)
     first = scout(search.split.train)
-    if search.stop or search.spare <= 0:
+    if search.stop or search.budget.left <= 0:
         search.skip(first.name, "there was no time for a trained model")
         return
-    search.report(train_candidate(search, first))
+    train_candidate(search, first)
     for candidate in affordable_variants(search, first):
         if search.stop:
             return
@@ -459,40 +477,36 @@ class _OutOfTime(Exception):
 
 def test_and_refit(search: Search) -> Final:
     """Test the winner next to the baselines, then fit it on all events."""
-    split, winner, trained = search.split, search.best, search.best_trained
+    split, budget, winner = search.split, search.budget, search.winner
     assert winner is not None
     assert split.valid is not None
     assert split.test is not None
     known = join([split.train, split.valid])
     test = Split(known, None, sample_users(split.test, TEST_USERS, search.seed))
-    trials = [winner, *(trial for trial in search.best_baselines if trial is not winner)]
-    rival = trained if trained is not winner else None
-    if rival is not None and not search.stop:
-        needed = search.reserve(winner, rival) / _SAFETY
-        trials += [rival] if search.budget.left >= needed else []
+    rivals = [*search.best_baselines, None if search.stop else search.best_trained]
+    compared = sorted({t.candidate.name: t for t in rivals if t}.values(), key=_sort_value)
 
-    # Test every finalist; the best trained model is optional where a baseline has won.
+    # Test the winner, and the others as long as there is time.
     tested: list[tuple[Trial, Recommender, Evaluation]] = []
-    for trial in trials:
+    for trial in [winner, *(t for t in reversed(compared) if t is not winner)]:
         search.show(f"testing {trial.candidate.name}")
-        until = search.budget.seconds - search.reserve(winner) if trial is rival else math.inf
+        until = budget.seconds - _SAFETY * search.delivery_seconds(winner)
         try:
-            recommender = fit_again(trial, [split.train, split.valid], search, until)
-        except _OutOfTime:
-            continue
-        except _FIT_ERRORS as error:
-            search.skip(trial.candidate.name, f"it could not be fitted again: {error}")
+            if tested and budget.passed + search.test_seconds(trial) > max(until, _GRACE):
+                raise _OutOfTime("there was no time to test it")
+            limit = until if tested else math.inf
+            recommender = fit_again(trial, [split.train, split.valid], search, limit)
+        except (_OutOfTime, *_FIT_ERRORS) as error:
+            search.skip(trial.candidate.name, f"not tested: {error}")
             continue
         evaluation = evaluate(recommender.scorer(), test, metrics=METRICS)
         tested.append((trial, recommender, evaluation))
     if not tested:
         raise InputError("no method could be fitted on train and valid together")
-    if tested[0][0] is not winner:  # the next best on validation takes its place
-        tested.sort(key=lambda finalist: -finalist[0].sort_value)
     winner, delivered, evaluation = tested[0]
     logger.info(
         "%s",
-        f"{search.budget.passed:6.0f} s  test part read once: {len(tested)} methods on"
+        f"{budget.passed:6.0f} s  test part read once: {len(tested)} methods on"
         f" {len(evaluation.users):,} users",
     )
 
@@ -501,7 +515,7 @@ def test_and_refit(search: Search) -> Final:
     parts = [split.train, split.valid, split.test]
     on_all_events = True
     try:
-        delivered = fit_again(winner, parts, search, _OVERTIME * search.budget.seconds)
+        delivered = fit_again(winner, parts, search, _OVERTIME * budget.seconds + _GRACE)
     except (_OutOfTime, *_FIT_ERRORS):
         on_all_events = False
         # Items of the test part are not recommended to users who have them.
@@ -521,20 +535,21 @@ def fit_again(
     Raises:
         _OutOfTime: where training is interrupted or not done after `until` seconds of the budget.
     """
+
+    def check_time(seconds: float = 0.0) -> None:
+        if search.budget.passed + seconds > until:
+            raise _OutOfTime("there was no time left")
+
     settings = _refit_settings(trial, search.seed)
     if trial.candidate.is_baseline:
+        check_time(trial.fit_seconds * sum(map(len, parts)) / len(search.split.train))
         return Recommender(**settings, refit=True).fit(Split(join(parts[:-1]), parts[-1]))
-
-    def check_time(_: Any) -> None:
-        if until < math.inf and search.budget.passed > until:
-            raise _OutOfTime
-
     recommender = Recommender(**settings).fit(
-        Split(join(parts)), on_batch=check_time, on_epoch=check_time
+        Split(join(parts)), on_batch=lambda _: check_time(), on_epoch=lambda _: check_time()
     )
     if recommender.history is not None and recommender.history.signal is not None:
         search.stop.signal = recommender.history.signal
-        raise _OutOfTime
+        raise _OutOfTime("interrupted")
     return recommender
 
 
@@ -563,7 +578,7 @@ class AutoResult:
     def settings(self) -> dict[str, Any]:
         """Parameters of `Recommender` that fit the winner again."""
         if self.final is None:
-            return dict(baseline("popularity").settings)
+            return {"model": self.recommender.model}
         return _refit_settings(self.final.winner, self.final.search.seed)
 
 

@@ -13,8 +13,8 @@ from llpauc.data.interactions import Interactions, Split
 from llpauc.data.recency import Recency
 from llpauc.data.splits import split_random_per_user, split_temporal
 from llpauc.errors import InputError, choose
-from llpauc.models.registry import MODELS
-from llpauc.options import Grid, options_of
+from llpauc.models.registry import MODELS, ModelEntry
+from llpauc.options import Grid, Option, options_of
 from llpauc.recommend.recipes import moving, recipe, with_loss, with_model
 from llpauc.training.options import SAMPLERS, TrainingOptions
 
@@ -128,11 +128,13 @@ class Candidate:
     """Settings with a name.
 
     Args:
-        name: as tables show it.
+        id: short, for programs.
+        name: as reports show it; see `method_name`.
         settings: parameters of `Recommender`.
         description: for the report.
     """
 
+    id: str
     name: str
     settings: Mapping[str, Any]
     description: str
@@ -146,24 +148,44 @@ class Candidate:
         return not MODELS[self.model].trained
 
 
-def baseline(model: str) -> Candidate:
-    return Candidate(model, {"model": model}, MODELS[model].summary)
+def method_name(settings: Mapping[str, Any], *details: str) -> str:
+    """A name for reports.
+
+    >>> method_name({"model": "ease", "regularization": 200.0})
+    'EASE, regularization 200'
+    >>> method_name({"model": "lightgcn", "loss": "llpauc", "dimensions": 128}, "temperature 0.2")
+    'LightGCN + LLPAUC, 128 dimensions, temperature 0.2'
+    """
+    entry = MODELS[settings["model"]]
+    title = entry.title or str(settings["model"])
+    if entry.trained:
+        words = [f"{title} + {settings['loss'].upper()}", f"{settings['dimensions']} dimensions"]
+    else:
+        words = [title, *(f"{n} {settings.get(n, o.default):g}" for n, o in _searched(entry))]
+    return ", ".join([*words, *details])
 
 
-def further_baselines(model: str) -> list[Candidate]:
-    """The same baseline with the other values of its options, to be tried where it is cheap."""
-    return [
-        Candidate(f"{model}, {name} {value:g}", {"model": model, name: value}, entry.summary)
-        for entry in [MODELS[model]]
-        for name, option in options_of(entry.Options).items()
-        if isinstance(option.search, Grid)
-        for value in option.search.values
-    ]
+def _searched(entry: ModelEntry) -> list[tuple[str, Option]]:
+    """The options of a model without training that are worth several trials."""
+    options = options_of(entry.Options).items()
+    return [(name, option) for name, option in options if isinstance(option.search, Grid)]
+
+
+def baselines(model: str) -> list[Candidate]:
+    """A model without training: its defaults, then the other values of each searched option."""
+    entry = MODELS[model]
+    changes: dict[str, dict[str, Any]] = {model: {}}
+    for name, option in _searched(entry):
+        assert isinstance(option.search, Grid)
+        others = [value for value in option.search.values if value != option.default]
+        changes |= {f"{model}-{name}-{value:g}": {name: value} for value in others}
+    settings = {id: {"model": model, **change} for id, change in changes.items()}
+    return [Candidate(id, method_name(s), s, entry.summary) for id, s in settings.items()]
 
 
 # Smaller versions of a recipe, for short budgets.
 _SIZES: dict[str, dict[str, Any]] = {
-    "": {},
+    "full": {},
     "medium": {"dimensions": 128, "sampler": "shared", "negatives": 1024},
     "small": {"dimensions": 64, "sampler": "shared", "negatives": 256},
 }
@@ -190,32 +212,30 @@ def sized_recipes(train: Interactions) -> dict[str, dict[str, Any]]:
 def scout(train: Interactions) -> Candidate:
     """The cheapest trained candidate; its pace predicts the time of the others."""
     settings = with_model(list(sized_recipes(train).values())[-1], "mf")
-    return Candidate("MF, small", settings, "the cheapest trained model, which sets the pace")
+    text = "the cheapest trained model, which sets the pace"
+    return Candidate("scout", method_name(settings), settings, text)
 
 
 def variants(
-    size: str, base: Mapping[str, Any], train: Interactions, recency: Recency | None
+    base: Mapping[str, Any], train: Interactions, recency: Recency | None
 ) -> list[Candidate]:
     """The recipe at one size, and copies of it with one change each."""
-    suffix = f", {size}" if size else ""
-    softmax = with_loss(base, "sl", temperature=0.2)
-    candidates = [
-        Candidate(f"recipe auto{suffix}", dict(base), "LLPAUC, the recommended settings"),
-        Candidate(f"softmax loss{suffix}", softmax, "the recipe with SL instead of LLPAUC"),
-        Candidate(
-            f"temperature 0.2{suffix}", {**base, "temperature": 0.2},
-            "the recipe with a lower temperature",
-        ),
-    ]  # fmt: skip
-    if "layers" in base:
-        without = Candidate(f"MF{suffix}", with_model(base, "mf"), "the recipe without the graph")
-        candidates.insert(1, without)
+    found = {"recipe": (dict(base), "the recommended settings for such data")}
     if recency is not None and recency.has_drift and recency.by != "parts":
         aged = moving(train, half_life=recency.half_life)
         aged.pop("refit")
-        text = f"MF on top of recent popularity, events weighted by age ({recency})"
-        candidates.insert(1, Candidate("recipe moving", aged, text))
-    return candidates
+        found["recent"] = aged, f"on top of recent popularity, events weighted by age ({recency})"
+    if "layers" in base:
+        found["mf"] = with_model(base, "mf"), "the recommended settings without the graph"
+    softmax = with_loss(base, "sl", temperature=0.2)
+    found["softmax"] = softmax, "the recommended settings with the softmax loss"
+    cooler = {**base, "temperature": 0.2}
+    found["temperature"] = cooler, "the recommended settings with a lower temperature"
+    details = {"recent": ["recent events first"], "temperature": ["temperature 0.2"]}
+    return [
+        Candidate(id, method_name(settings, *details.get(id, [])), settings, text)
+        for id, (settings, text) in found.items()
+    ]
 
 
 def work(settings: Mapping[str, Any], train: Interactions) -> float:
