@@ -1,4 +1,4 @@
-"""What must be done before the libraries load: settings of Numba, and the standard streams.
+"""What must be done before the libraries load: threads, compiled kernels, standard streams.
 
 `import llpauc` calls `prepare`; the command line calls `protect_streams`.
 """
@@ -15,9 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+_forked_with_threads = False
+
 
 def prepare() -> None:
-    """Choose a folder for compiled kernels where Numba would find none."""
+    """Let waiting threads sleep, and choose a folder for compiled kernels if Numba finds none.
+
+    Threads of OpenMP that spin while they wait take the cores from other processes. Libraries that
+    are loaded already keep their settings.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.register_at_fork(after_in_child=_after_fork)
     if "NUMBA_CACHE_DIR" in os.environ:
         return
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -28,6 +36,20 @@ def prepare() -> None:
         os.environ["NUMBA_CACHE_DIR"] = folder
         if "numba" in sys.modules:
             sys.modules["numba"].config.reload_config()
+
+
+def _after_fork() -> None:
+    """Threads do not survive a fork, and GNU OpenMP waits for them."""
+    global _forked_with_threads
+    parallel = sys.modules.get("numba.np.ufunc.parallel")
+    _forked_with_threads |= getattr(parallel, "_threading_layer", None) == "omp"
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+def forked_with_threads() -> bool:
+    """Whether this process was forked from one that had run parallel kernels."""
+    return _forked_with_threads
 
 
 def _writable(folder: Path) -> bool:

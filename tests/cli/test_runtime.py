@@ -62,3 +62,46 @@ def test_prepare_leaves_a_given_folder_alone(monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/given")
     runtime.prepare()
     assert os.environ["NUMBA_CACHE_DIR"] == "/given"
+
+
+FORK = """
+import multiprocessing, sys
+import numpy as np
+from scipy.sparse import csr_matrix
+from llpauc import Recommender
+from llpauc.errors import InputError
+
+def fit(seed):
+    events = csr_matrix(np.random.default_rng(0).random((60, 40)) < 0.2)
+    try:
+        return Recommender(epochs=2, seed=seed).fit(events).history.stopped
+    except InputError as error:
+        return str(error)
+
+if __name__ == "__main__":
+    print(fit(0))
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(*pool.map(fit, [1, 2]), sep="\\n")
+"""
+
+
+def test_fit_in_a_forked_process_is_refused_and_does_not_hang(tmp_path):
+    """GNU OpenMP ends such a process with SIGTERM, which a training takes as a request to stop."""
+    (tmp_path / "fork.py").write_text(FORK)
+    done = subprocess.run(
+        [sys.executable, "fork.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    first, *others = done.stdout.splitlines()
+    assert first == "epochs", done.stderr
+    assert len(others) == 2
+    assert all("forked after a training" in line for line in others), done.stdout
+
+
+def test_prepare_lets_waiting_threads_sleep_unless_the_policy_is_given(monkeypatch):
+    program = "import os, llpauc; print(os.environ['OMP_WAIT_POLICY'])"
+    for given, expected in ((None, "PASSIVE"), ("ACTIVE", "ACTIVE")):
+        environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+        environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        assert done.stdout.strip() == expected

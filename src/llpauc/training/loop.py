@@ -19,6 +19,7 @@ from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.evaluation.ranking import rank
 from llpauc.losses.base import Loss
+from llpauc.runtime import forked_with_threads
 from llpauc.training.batches import batches, epoch_order
 from llpauc.training.checkpoint import (
     Checkpoint,
@@ -101,6 +102,11 @@ def fit_stage(
 ) -> History:
     """`fit` as one of several trainings that share a folder of checkpoints."""
     # Fail before memory is allocated or time is spent.
+    if forked_with_threads():
+        raise InputError(
+            "cannot train in a process that was forked after a training: its threads are missing;"
+            ' start processes with multiprocessing.get_context("spawn")'
+        )
     check_feasible(split.train, model.options.dimensions, options)
     check_device(options.device)
     run = _Run(model, loss, without_empty_valid(split), options, stage)
