@@ -1,14 +1,16 @@
 """Which column holds the users, items, ratings and timestamps: requested, or detected.
 
-Columns are detected by well-known names, or by position in a file of up to four columns without a
-header. What was detected is recorded in the notes.
+A column is detected by a well-known name, by a name that begins or ends with a word such as `user`
+or `product`, by e-mail addresses as values (users), or by position in a file of up to four columns
+without a header. The choice is recorded in the notes; where several columns are equally likely, the
+error shows the first rows and the options to type.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,25 +22,43 @@ ValueKind = Literal["number", "date"]
 FORMAT_NAMES = ("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet", "jsonl")
 ROLES = ("user", "item", "rating", "timestamp")
 SAMPLE_ROWS = 200  # that are used for detection
+EPOCH = 1e8  # seconds: larger numbers are dates after March 1973, smaller ones may be anything
 
 # Names as `normalized_name` returns them. If a file has several of a role, the first here counts.
-KNOWN_NAMES: dict[str, tuple[str, ...]] = {
-    "user": (
-        *("user", "userid", "uid", "useridx", "username", "reviewerid", "reviewer"),
-        *("customerid", "customer", "memberid", "visitorid", "accountid", "profileid"),
-    ),
-    "item": (
-        *("item", "itemid", "iid", "itemidx", "movieid", "movie", "parentasin", "asin"),
-        *("businessid", "productid", "product", "bookid", "isbn", "songid", "trackid"),
-        *("artistid", "videoid", "newsid", "articleid", "gameid", "venueid", "sku"),
-    ),
-    "rating": ("rating", "ratings", "stars", "star", "score", "overall", "dwell", "dwelltime"),
-    "timestamp": (
-        *("timestamp", "ts", "time", "unixtime", "unixreviewtime", "datetime", "date"),
-        *("eventtime", "createdat", "reviewdate", "reviewtime"),
-    ),
+_KNOWN_NAMES = {
+    "user": "user userid uid useridx username reviewerid reviewer customerid customer memberid"
+    " visitorid accountid profileid email emailaddress sessionid",
+    "item": "item itemid iid itemidx movieid movie parentasin asin businessid productid product"
+    " bookid isbn songid trackid artistid videoid newsid articleid gameid venueid sku",
+    "rating": "rating ratings stars star score overall dwell dwelltime",
+    "timestamp": "timestamp ts time unixtime unixreviewtime datetime date eventtime occurredat"
+    " createdat reviewdate reviewtime",
 }
+KNOWN_NAMES = {role: names.split() for role, names in _KNOWN_NAMES.items()}
+# Words at the end or the beginning of other names: `product_user` is a user.
+_ROLE_WORDS = {
+    "user": "user customer member visitor account session reviewer buyer shopper client subscriber"
+    " viewer email uid",
+    "item": "item product sku movie film article track song asin video business book venue iid",
+    "rating": "rating stars score",
+    "timestamp": "timestamp datetime date time",
+}
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_ID_ENDING = re.compile(
+    r"(?<=...)(ids?|idx|index|no|nr|num|number|key|code|hash|uuid|guid|procid|token)$"
+)
+# Words of names that describe a user or an item, and are not ids.
+_DESCRIPTIVE = re.compile(
+    r"age|agent|amount|balance|brand|category|city|class|color|comment|count|country|desc|"
+    r"description|device|domain|duration|event|gender|genres?|group|image|ing|ip|kind|lang|language|"
+    r"lat|length|level|list|location|lon|order|os|position|price|quantity|rank|ratings?|region|"
+    r"review|score|segment|ship|since|size|stars?|state|status|summary|tags?|text|tier|total|type|"
+    r"url|version|views|weight|year|zip"
+)
+_TITLE = re.compile(r"name|title")
+_NOT_EVENTS = re.compile(r"birth|release|publish|expir|signup|regist|join|deliver|ship|due")
 _ISO_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?")
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
 @dataclass(frozen=True)
@@ -99,49 +119,70 @@ def is_number(text: str) -> bool:
         return False
 
 
-def detect_columns(
-    name: str,
-    columns: Sequence[str],
-    *,
-    header: bool,
-    requested: Mapping[str, Column],
-    kind_of: Callable[[int], ValueKind | None],
-) -> ColumnRoles:
+@dataclass(frozen=True)
+class Sample:
+    """The names and the first values of a source's columns.
+
+    Args:
+        source: its name, for messages.
+        columns: the names; without a header, the positions as text.
+        values: the first values of each column as text.
+        header: whether the names come from the source.
+        kinds: how the values are written if their type says so; by default the text decides.
+    """
+
+    source: str
+    columns: Sequence[str]
+    values: Sequence[Sequence[str]]
+    header: bool = True
+    kinds: Sequence[ValueKind | None] | None = None
+
+    def kind(self, position: int) -> ValueKind | None:
+        return value_kind(self.values[position]) if self.kinds is None else self.kinds[position]
+
+    def holds_moments(self, position: int) -> bool:
+        """Whether the values are dates, or numbers so large that they can be."""
+        if self.kind(position) == "date":
+            return True
+        numbers = [float(value) for value in self.values[position] if is_number(value)]
+        return bool(numbers) and self.kind(position) == "number" and min(numbers) >= EPOCH
+
+    def holds_emails(self, position: int) -> bool:
+        given = [value for value in self.values[position] if value]
+        return bool(given) and all(_EMAIL.fullmatch(value) for value in given)
+
+    def label(self, position: int) -> str:
+        name = f"'{printable(self.columns[position])}'" if self.header else position
+        return f"column {name}"
+
+    @property
+    def available(self) -> str:
+        if not self.header:
+            return f"0 to {len(self.columns) - 1}"
+        return listing(printable(column) for column in self.columns)
+
+    @property
+    def first_rows(self) -> str:
+        """The first two rows, shortened, for a message."""
+        rows = zip(*(values[:2] for values in self.values[:8]), strict=False)
+        shown = (", ".join(printable(value[:15]) for value in row) for row in rows)
+        return " | ".join(shown)
+
+
+def detect_columns(sample: Sample, requested: Mapping[str, Column]) -> ColumnRoles:
     """Find the column of each role.
 
     Args:
-        name: the source, for messages.
-        columns: its column names; without a header, the positions as text.
-        header: whether the names come from the source.
+        sample: of the source.
         requested: role -> name, position from 0, or None to detect; "none" ignores a rating or
             timestamp column.
-        kind_of: how the values at a position are written.
     """
-
-    available = (
-        listing(printable(column) for column in columns) if header else f"0 to {len(columns) - 1}"
-    )
-
-    def label(position: int) -> str:
-        return f"column '{printable(columns[position])}'" if header else f"column {position}"
-
-    def position_of(role: str, column: str | int) -> int:
-        if isinstance(column, str) and columns.count(column) == 1:
-            return columns.index(column)
-        remedy = f"the columns are: {available}"
-        if isinstance(column, int) or column.isdecimal():
-            if not isinstance(column, bool) and 0 <= int(column) < len(columns):
-                return int(column)
-            column = int(column)
-            remedy = f"positions are 0 to {len(columns) - 1}"
-        elif not header:
-            remedy = f"there is no header, so give a position: {available}"
-        raise InputError(f"{name}: no column {column!r} for the {role}; {remedy}")
+    name, columns = sample.source, sample.columns
 
     # Requested columns, then the others.
     by_position = all(str(requested[role]).isdecimal() for role in ("user", "item"))
     repeated = [column for column in columns if columns.count(column) > 1]
-    if header and repeated and not by_position:
+    if sample.header and repeated and not by_position:
         raise InputError(
             f"{name}: {columns.count(repeated[0])} columns are called '{printable(repeated[0])}'; "
             "rename all but one, or give the columns by position (user=0, item=1; "
@@ -151,61 +192,151 @@ def detect_columns(
     for role, column in requested.items():
         ignored = column == "none" and role in ("rating", "timestamp") and "none" not in columns
         if column is not None and not ignored:
-            given[role] = position_of(role, column)
-    detected = _detect(columns, header, requested, given, kind_of)
+            given[role] = _position_of(sample, role, column)
+    open_roles = [role for role in ROLES if requested[role] is None]
+    detect = _detect_by_name if sample.header else _detect_by_position
+    detected = detect(sample, open_roles, set(given.values()))
 
     # Values of detected columns that cannot be read; missing and repeated roles.
     notes = []
     for role, kinds in (("rating", ("number",)), ("timestamp", ("number", "date"))):
         # A column named like a rating is one: reading names the first row that is not a number.
-        by_name = header and role == "rating"
-        if role in detected and not by_name and kind_of(detected[role]) not in kinds:
+        by_name = sample.header and role == "rating"
+        if role in detected and not by_name and sample.kind(detected[role]) not in kinds:
             notes.append(
-                f"{name}: {label(detected.pop(role))} ignored, its values are not readable as "
-                f"{role}s ({role}= picks a column)"
+                f"{name}: {sample.label(detected.pop(role))} ignored, its values are not readable"
+                f" as {role}s ({role}= picks a column)"
             )
     positions = {role: {**given, **detected}[role] for role in ROLES if role in given | detected}
     for role in ("user", "item"):
         if role not in positions:
             raise InputError(
-                f"{name}: cannot detect which column is the {role}; the columns are: {available}; "
-                "give user= and item= by name or position (--user NAME --item NAME)"
+                f"{name}: cannot detect which column is the {role}; the columns are: "
+                f"{sample.available}; the first rows: {sample.first_rows}; give user= and item= by "
+                "name or position (--user NAME --item NAME)"
             )
     role_of: dict[int, str] = {}
     for role, position in positions.items():
         if position in role_of:
             raise InputError(
-                f"{name}: {label(position)} cannot be both {role_of[position]} and {role}"
+                f"{name}: {sample.label(position)} cannot be both {role_of[position]} and {role}"
             )
         role_of[position] = role
     choice = ", ".join(
-        f"{role} = {label(position)}{' (detected)' if role in detected else ''}"
+        f"{role} = {sample.label(position)}{' (detected)' if role in detected else ''}"
         for role, position in positions.items()
     )
-    dated = "timestamp" in positions and kind_of(positions["timestamp"]) == "date"
+    dated = "timestamp" in positions and sample.kind(positions["timestamp"]) == "date"
     return ColumnRoles(positions, "date" if dated else "number", (f"{name}: {choice}", *notes))
 
 
-def _detect(
-    columns: Sequence[str],
-    header: bool,
-    requested: Mapping[str, Column],
-    given: Mapping[str, int],
-    kind_of: Callable[[int], ValueKind | None],
-) -> dict[str, int]:
-    """Role -> position of the roles that were not requested."""
-    open_roles = [role for role in ROLES if requested[role] is None]
-    free = [position for position in range(len(columns)) if position not in given.values()]
+def _position_of(sample: Sample, role: str, column: str | int) -> int:
+    """The position of a requested column."""
+    columns = sample.columns
+    if isinstance(column, str) and columns.count(column) == 1:
+        return columns.index(column)
+    remedy = f"the columns are: {sample.available}"
+    if isinstance(column, int) or column.isdecimal():
+        if not isinstance(column, bool) and 0 <= int(column) < len(columns):
+            return int(column)
+        column = int(column)
+        remedy = f"positions are 0 to {len(columns) - 1}"
+    elif not sample.header:
+        remedy = f"there is no header, so give a position: {sample.available}"
+    raise InputError(f"{sample.source}: no column {column!r} for the {role}; {remedy}")
+
+
+def _detect_by_name(sample: Sample, roles: Sequence[str], taken: set[int]) -> dict[str, int]:
+    """Role -> position, by well-known names, then by the words in the names."""
+    columns = sample.columns
+    free = [p for p in range(len(columns)) if p not in taken and columns.count(columns[p]) == 1]
+    names = {columns[position]: position for position in free}
     detected: dict[str, int] = {}
-    if header:
-        unique = [position for position in free if columns.count(columns[position]) == 1]
-        by_name = {normalized_name(columns[position]): position for position in reversed(unique)}
-        for role in open_roles:
-            matches = [by_name[known] for known in KNOWN_NAMES[role] if known in by_name]
-            detected |= {role: matches[0]} if matches else {}
-    elif len(columns) <= 4:  # the order of more columns is not obvious
-        for role in open_roles:
-            # A date in the place of the rating: the columns are user, item, date.
-            if free and not (role == "rating" and kind_of(free[0]) == "date"):
+    for role in roles:
+        found = [names[name] for name in known_names(role, names)]
+        if role == "timestamp":
+            found = [position for position in found if sample.kind(position)] or found
+        likely = [names[name] for name in likely_names(role, names)] if not found else found[:1]
+        if role == "timestamp" and not found:
+            likely = [position for position in likely if sample.holds_moments(position)]
+        elif role == "rating" and not found:
+            likely = [position for position in likely if sample.kind(position) == "number"]
+            likely = likely if len(likely) == 1 else []  # ratings are not needed
+        elif role == "user" and not likely:
+            likely = [position for position in free if sample.holds_emails(position)]
+        if len(likely) > 1:
+            options = [f"--{role} {printable(columns[position])}" for position in likely[:4]]
+            raise InputError(
+                f"{sample.source}: several columns may be the {role}; the first rows: "
+                f"{sample.first_rows}; give {' or '.join(options)} ({role}= in Python)"
+            )
+        if likely:
+            detected[role] = likely[0]
+    return detected
+
+
+def _detect_by_position(sample: Sample, roles: Sequence[str], taken: set[int]) -> dict[str, int]:
+    """Role -> position in a file without a header: user, item, then rating and timestamp."""
+    if len(sample.columns) > 4:  # the order of more columns is not obvious
+        return {}
+    free = [position for position in range(len(sample.columns)) if position not in taken]
+    detected: dict[str, int] = {}
+    dates = [position for position in free if sample.kind(position) == "date"]
+    emails = [position for position in free if sample.holds_emails(position)]
+    if "timestamp" in roles and dates:
+        detected["timestamp"] = dates[0]
+    if "user" in roles and len(emails) == 1:
+        detected["user"] = emails[0]
+    free = [position for position in free if position not in detected.values()]
+    for role in roles:
+        if role not in detected and free:
+            # Ids may be large numbers, ratings are not: this column is the time.
+            if role == "rating" and "timestamp" in roles and sample.holds_moments(free[0]):
+                detected.setdefault("timestamp", free.pop(0))
+            if free:
                 detected[role] = free.pop(0)
     return detected
+
+
+def known_names(role: str, names: Iterable[str]) -> list[str]:
+    """The names that are well known for a role, the best first.
+
+    >>> known_names("item", ["asin", "userId", "parent_asin"])
+    ['parent_asin', 'asin']
+    """
+    order = KNOWN_NAMES[role]
+    known = [name for name in names if normalized_name(name) in order]
+    return sorted(known, key=lambda name: order.index(normalized_name(name)))
+
+
+def likely_names(role: str, names: Iterable[str]) -> list[str]:
+    """The names whose words fit a role; a name or title of an item only if there is no id.
+
+    >>> likely_names("item", ["product_title", "product_no", "product_price", "id_member"])
+    ['product_no']
+    """
+    likely = [name for name in names if _role_by_words(name) == role]
+    return [name for name in likely if not _TITLE.search(name.lower())] or likely
+
+
+def _role_by_words(name: str) -> str | None:
+    """The role of a column by the word its name ends with, else by the one it begins with."""
+    words = [word.lower() for word in _WORD.findall(name.split(":")[0])]
+    text = "".join(words)
+    if any(text in known for known in KNOWN_NAMES.values()):
+        return None
+    stem = _ID_ENDING.sub("", _ID_ENDING.sub("", text))
+    roles = {word: role for role, known in _ROLE_WORDS.items() for word in known.split()}
+    last = [word for word in roles if stem.endswith(word) or text.endswith(word)]
+    first = [word for word in roles if stem.startswith(word)]
+    ids = [word for word in (*last, *first) if roles[word] in ("user", "item")]
+    if words[-1:] in (["at"], ["on"], ["ts"]) or (last and roles[last[0]] == "timestamp"):
+        # The date of a user or an item is not the time of an event.
+        return None if ids or _NOT_EVENTS.search(text) else "timestamp"
+    if not last and not first:
+        return None
+    word = max(last or first, key=len)
+    rest = {*words, stem.removesuffix(word) if last else stem.removeprefix(word)} - {word}
+    if roles[word] in ("user", "item") and any(map(_DESCRIPTIVE.fullmatch, rest)):
+        return None
+    return roles[word]

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from llpauc.data.columns import SAMPLE_ROWS, printable, value_kind
+from llpauc.data.columns import SAMPLE_ROWS, printable
 from llpauc.data.sources import Format, ReadOptions, Sink, Source, encode_ids
 from llpauc.data.text_tables import (
     MAX_LINE,
@@ -182,8 +182,8 @@ def read_json_lines(source: Source) -> None:
         for key, value in entry.items() if isinstance(entry, dict) else ():
             if isinstance(value, (str, int, float)):
                 sample.setdefault(key, []).append(str(value))
-    names, values = list(sample), list(sample.values())
-    roles = source.detect_columns(names, lambda position: value_kind(values[position]))
+    names = list(sample)
+    roles = source.detect_columns(names, list(sample.values()))
     keys = {role: names[position] for role, position in roles.positions.items()}
     integers = {"user": True, "item": True}
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 from scipy import sparse
 
-from llpauc.data.columns import KNOWN_NAMES, Column, normalized_name, printable
+from llpauc.data.columns import Column, known_names, likely_names, printable
 from llpauc.data.formats import FORMATS, plain_name, read_file
 from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions, Split
@@ -193,10 +193,9 @@ def read_ids(path: str | Path, role: Literal["user", "item"]) -> list[Any]:
 
 
 def _id_column(path: Path, names: Sequence[str], role: str) -> str:
-    normalized = {normalized_name(name): name for name in reversed(names)}
-    for known in KNOWN_NAMES[role]:
-        if known in normalized:
-            return normalized[known]
+    likely = known_names(role, names)[:1] or likely_names(role, names)
+    if len(likely) == 1:
+        return likely[0]
     raise InputError(
         f"{path}: has no column of {role} ids; name it {role!r}, or write one id per line in a"
         " .txt file"

@@ -19,7 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llpauc.data.columns import ROLES, Column, ColumnRoles, ValueKind, detect_columns
+from llpauc.data.columns import (
+    ROLES,
+    Column,
+    ColumnRoles,
+    Sample,
+    ValueKind,
+    detect_columns,
+)
 from llpauc.data.ids import IdKind, IdMap, Indices
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
@@ -237,14 +244,14 @@ class Source:
     def detect_columns(
         self,
         columns: Sequence[str],
-        kind_of: Callable[[int], ValueKind | None],
+        values: Sequence[Sequence[str]],
         *,
         header: bool = True,
+        kinds: Sequence[ValueKind | None] | None = None,
     ) -> ColumnRoles:
-        """Detect and announce the columns; the arguments are those of `columns.detect_columns`."""
-        roles = detect_columns(
-            self.name, columns, header=header, requested=self.requested, kind_of=kind_of
-        )
+        """Detect and announce the columns; the arguments are those of `columns.Sample`."""
+        sample = Sample(self.name, columns, values, header, kinds)
+        roles = detect_columns(sample, self.requested)
         self.start(roles)
         return roles
 

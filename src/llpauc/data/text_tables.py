@@ -20,14 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llpauc.data.columns import (
-    KNOWN_NAMES,
-    SAMPLE_ROWS,
-    ColumnRoles,
-    is_number,
-    normalized_name,
-    value_kind,
-)
+from llpauc.data.columns import SAMPLE_ROWS, ColumnRoles, is_number, known_names, likely_names
 from llpauc.data.sources import QueryError, Source, checked_query, connect
 from llpauc.errors import InputError
 
@@ -39,6 +32,7 @@ _DELIMITER_NAMES |= {"space": " ", "blank": " "}
 _CHUNK = 1 << 22  # bytes
 _BATCH = 100_000  # rows
 _QUOTE, _LINE_FEED = ord('"'), ord("\n")
+_ID_ROLES = ("user", "item")
 
 
 def read_text_table(source: Source) -> None:
@@ -54,11 +48,8 @@ def read_text_table(source: Source) -> None:
             f"{name}: there is only one column with the delimiter {layout.delimiter!r}; give "
             "delimiter= (--delimiter), one of: , tab ; | :: space"
         )
-    roles = source.detect_columns(
-        names,
-        lambda place: value_kind([row[place] for row in layout.sample if place < len(row)]),
-        header=layout.header,
-    )
+    values = [[row[p] for row in layout.sample if p < len(row)] for p in range(len(names))]
+    roles = source.detect_columns(names, values, header=layout.header)
     source.sink.kinds["user"].add("string")
     source.sink.kinds["item"].add("string")
 
@@ -208,7 +199,7 @@ def _detect_delimiter(lines: Sequence[str], names: Sequence[str], preferred: str
         rows = list(_split(lines[:SAMPLE_ROWS], delimiter, quotes=True))
         # The first line of an adjacency list may be a user without items.
         if rows and (max(map(len, rows)) if delimiter == " " else len(rows[0])) > 1:
-            if _is_header(rows[0], names):
+            if _is_header(rows, names):
                 return delimiter
             widths[delimiter] = [len(row) for row in rows]
     constant = [delimiter for delimiter, counts in widths.items() if len(set(counts)) == 1]
@@ -221,14 +212,21 @@ def _detect_delimiter(lines: Sequence[str], names: Sequence[str], preferred: str
     return preferred or ","
 
 
-def _is_header(row: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether a first row holds requested or well-known column names."""
-    known = {*KNOWN_NAMES["user"], *KNOWN_NAMES["item"]}
-    return any(field in names or normalized_name(field) in known for field in row)
+def _is_header(rows: Sequence[Sequence[str]], names: Sequence[str]) -> bool:
+    """Whether the first row holds requested or well-known column names, or names like those of a
+    user and an item, unlike the second row."""
+    first = rows[0]
+    if not set(first).isdisjoint(names) or any(known_names(role, first) for role in _ID_ROLES):
+        return True
+    looks_named = [
+        all(likely_names(role, row) for role in _ID_ROLES) and not re.search(r"\d", "".join(row))
+        for row in rows[:2]
+    ]
+    return looks_named == [True, False]
 
 
 def _has_header(rows: Sequence[Sequence[str]], names: Sequence[str]) -> bool:
-    if _is_header(rows[0], names):
+    if _is_header(rows, names):
         return True
     if any(is_number(field) for field in rows[0]) or len(rows) == 1:
         return False

@@ -61,8 +61,11 @@ def read_parquet(source: Source) -> None:
 
             def batches(positions: list[int]) -> Iterator[pa.Table]:
                 names = [sample.column_names[position] for position in positions]
-                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
-                    yield pa.Table.from_batches([batch]).select(names)
+                unique = not any(sample.column_names.count(name) > 1 for name in names)
+                columns = names if unique else None  # columns of one name differ by position only
+                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+                    table = pa.Table.from_batches([batch])
+                    yield table.select(names if unique else positions)
 
             _read_batches(source, sample, batches)
     except MemoryError:  # Arrow's is an ArrowException too, but does not mean a damaged file
@@ -84,14 +87,13 @@ def _read_batches(
         sample: its first rows.
         batches: returns all rows, given the positions of the columns that are needed.
     """
-
-    def kind_of(position: int) -> ValueKind | None:
-        column = sample.column(position).slice(0, SAMPLE_ROWS)
-        if is_text(_value_type(column.type)):
-            return value_kind([text or "" for text in column.to_pylist()])
-        return _typed_kind(column.type)
-
-    roles = source.detect_columns(sample.column_names, kind_of)
+    head = sample.slice(0, SAMPLE_ROWS)
+    values = [[str(v) for v in column.to_pylist() if v is not None] for column in head.columns]
+    kinds = [
+        value_kind(texts) if is_text(_value_type(kind)) else _typed_kind(kind)
+        for texts, kind in zip(values, head.schema.types, strict=True)
+    ]
+    roles = source.detect_columns(head.column_names, values, kinds=kinds)
     for role, position in roles.positions.items():
         kind = _check_type(source.name, role, _value_type(sample.schema.types[position]))
         if kind is not None:
