@@ -75,7 +75,7 @@ HEADERS: dict[str, str] = {
     "user_id,item_id,item_created_at@date": "user_id item_id - -",
     "user_id,item_id,time_zone@text": "user_id item_id - -",
     # errors
-    "who,what,n@stars": "error: which column is the user; who, what, n; the first rows; --user NAME",
+    "who,what,n@stars": "error: which column is the user; who, what; first rows; --user NAME",
     "customer_no,thing,n@stars": "error: which column is the item",
     "user_id,product_no,product_code": "error: --item product_no or --item product_code; id-0",
     "buyer_no,customer_no,item": "error: --user buyer_no or --user customer_no",

@@ -69,11 +69,13 @@ class ColumnRoles:
         positions: role -> position, user and item first; a role without a column is missing.
         timestamp_kind: how the timestamps are written.
         notes: what was detected.
+        header: the user's and the item's field in the header of a text table.
     """
 
     positions: Mapping[str, int]
     timestamp_kind: ValueKind
     notes: tuple[str, ...]
+    header: tuple[str, str] | None = None
 
     def kind(self, role: str) -> ValueKind:
         return self.timestamp_kind if role == "timestamp" else "number"

@@ -40,7 +40,23 @@ from llpauc.errors import InputError, choose
 
 _HEAD = 1 << 18  # bytes used for detection
 _GZIP = b"\x1f\x8b"
+_CONTROLS = bytes([*range(9), *range(14, 27), *range(28, 32)])  # bytes that no text table has
 _UNSUPPORTED = {
+    b"version https://git-lfs": "a git-lfs pointer, not the data (git lfs pull fetches them)",
+    b"%PDF": "a PDF",
+    b"<!DOCTYPE": "an HTML page",
+    b"<html": "an HTML page",
+    b"<?xml": "XML",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"GIF8": "an image",
+    b"\x7fELF": "a program",
+    b"SQLite format 3": "an SQLite database",
+    b"\x80\x04\x95": "a pickle, which is never loaded",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"Rar!": "a RAR archive",
+    b"ORC": "an ORC file",
+    b"Obj\x01": "an Avro file",
     b"PK\x03\x04": "a zip archive (or a spreadsheet)",
     b"\x28\xb5\x2f\xfd": "compressed with zstd",
     b"BZh": "compressed with bzip2",
@@ -121,7 +137,8 @@ def _read_head(path: Path, name: str) -> bytes:
                 raise InputError(f"{name}: is {what}; convert it to plain or gzipped UTF-8 text")
         if any(head.startswith(f.signature) for f in FORMATS.values() if f.signature):
             return head
-        if 10 * head.count(0) > len(head) or (b"\0" in head and not _is_utf8(head)):
+        controls = len(head) - len(head.translate(None, _CONTROLS))
+        if 10 * head.count(0) > len(head) or (controls and not _is_utf8(head)):
             raise InputError(f"{name}: is binary, not a text table; give CSV or Parquet")
         return head + file.readline(MAX_LINE)
 

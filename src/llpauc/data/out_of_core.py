@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from llpauc.data import splits
 from llpauc.data.column_files import BucketShuffle, ColumnFiles, as_arrow
-from llpauc.data.columns import ColumnRoles
+from llpauc.data.columns import EPOCH, ColumnRoles
 from llpauc.data.formats import read_file
 from llpauc.data.ids import IdMap, Indices
 from llpauc.data.prepared import PREPARED_DATA, write_columns
@@ -220,6 +220,16 @@ class DiskSink(Sink):
         except (duckdb.Error, QueryError) as error:
             self._create_table()
             raise QueryError(str(error).partition("\n")[0]) from None
+
+    def time_range(self) -> tuple[float, float] | None:
+        size = 'abs("timestamp")'
+        least, most = self._execute(
+            f"SELECT min({size}), max({size}) FROM {self._table} WHERE {size} >= {EPOCH}"
+        ) or (None, None)
+        return None if least is None else (least, most)
+
+    def divide_times(self, by: float) -> None:
+        self._execute(f'UPDATE {self._table} SET "timestamp" = "timestamp" / {by}')
 
     def number_ids(self, role: str, min_rating: float | None) -> tuple[IdMap, Positions]:
         """Number the ids of "user" or "item" in order of first appearance.

@@ -141,7 +141,7 @@ def load(path: str | Path, **options: Unpack[ReadOptions]) -> Split | Reading:
             prepared data, which are memory-mapped.
         options: as for `read_interactions`.
     """
-    path = Path(path)
+    path = Path(path if _is_path(path) else "")
     if not path.is_dir():
         return read_interactions(path, **options)
     if is_prepared(path):
@@ -302,6 +302,8 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def _is_path(source: Any) -> bool:
+    if isinstance(source, str) and not source:
+        raise InputError("the path is empty; give a file or a folder")
     return isinstance(source, (str, PathLike))
 
 

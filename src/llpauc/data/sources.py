@@ -7,6 +7,7 @@ are the only definition of a readable number and date, and of a valid row.
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llpauc.data.columns import (
+    EPOCH,
     ROLES,
     Column,
     ColumnRoles,
@@ -33,6 +35,7 @@ from llpauc.errors import InputError
 
 BATCH_ROWS = 1_000_000
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_TIME_UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")  # a factor of 1,000 each
 
 # A cast to TIMESTAMP would drop the offset of 2020-01-01T00:00:00+02:00 without an error. This
 # one applies it, and takes a date without an offset as UTC, the time zone of the connection.
@@ -83,6 +86,11 @@ def _checked_sql(roles: ColumnRoles, table: str, columns: Sequence[str]) -> str:
     }
     selected = ", ".join(f'{column} AS "{role}"' for role, column in converted.items())
     cases = " ".join(f"WHEN ({_VALID_SQL[role]}) IS NOT TRUE THEN '{role}'" for role in converted)
+    if roles.header is not None:
+        user, item = ("'" + name.replace("'", "''") + "'" for name in roles.header)
+        mark = "chr(65279)"  # files with a byte order mark, one after another
+        cases = f"""WHEN "item" = {item} AND "user" IN ({user}, {mark} || {user}) THEN 'header'
+            {cases}"""
     return f"SELECT *, CASE {cases} END AS invalid FROM (SELECT {selected} FROM {table})"
 
 
@@ -133,6 +141,14 @@ class Sink(ABC):
     def add_query(self, query: str, path: str, expected: int) -> None:
         """Add the rows of a query on a file, or none and raise `QueryError`."""
 
+    @abstractmethod
+    def time_range(self) -> tuple[float, float] | None:
+        """The least and the largest timestamp of this source that can be a date, without sign."""
+
+    @abstractmethod
+    def divide_times(self, by: float) -> None:
+        """Divide the timestamps of this source."""
+
 
 class InMemorySink(Sink):
     """Collects the events of one source as `Interactions`.
@@ -167,6 +183,14 @@ class InMemorySink(Sink):
         except (duckdb.Error, pa.ArrowException, OSError, QueryError) as error:
             self._batches = {role: [] for role in ROLES}
             raise QueryError(str(error).partition("\n")[0]) from None
+
+    def time_range(self) -> tuple[float, float] | None:
+        sizes = [np.abs(batch) for batch in self._batches["timestamp"]]
+        dates = [size[size >= EPOCH] for size in sizes if size.max() >= EPOCH]
+        return (min(map(np.min, dates)), max(map(np.max, dates))) if dates else None
+
+    def divide_times(self, by: float) -> None:
+        self._batches["timestamp"] = [batch / by for batch in self._batches["timestamp"]]
 
     def interactions(self) -> Interactions:
         (users, user_ids), (items, item_ids) = self._indexed("user"), self._indexed("item")
@@ -231,6 +255,7 @@ class Source:
     detected_by: str = ""
     layout: Any = None
     notes: list[str] = field(default_factory=list)
+    numeric_times: bool = False
     rows_read: int = 0
     rows_rejected: int = 0
     first_problem: str | None = None
@@ -258,6 +283,7 @@ class Source:
     def start(self, roles: ColumnRoles) -> None:
         """Announce the columns of the rows that follow."""
         self.notes.extend(roles.notes)
+        self.numeric_times = "timestamp" in roles.positions and roles.timestamp_kind == "number"
         self.sink.start(self.name, roles)
 
     def add(self, columns: Mapping[str, Any], rows: int | None = None) -> None:
@@ -296,9 +322,11 @@ class Source:
         if len(invalid_rows):
             row = int(invalid_rows[0])
             role = checked.column("invalid")[row].as_py()
-            given = table.column(list(roles.positions).index(role))[row].as_py()
-            value = checked.column(role)[row].as_py()
-            problems[numbers[row]] = _problem(role, given, value, roles.kind(role))
+            problems[numbers[row]] = "repeats the header"
+            if role != "header":
+                given = table.column(list(roles.positions).index(role))[row].as_py()
+                value = checked.column(role)[row].as_py()
+                problems[numbers[row]] = _problem(role, given, value, roles.kind(role))
         if problems:
             first = min(problems)
             self.reject(f"{unit} {first}", problems[first], count)
@@ -316,7 +344,7 @@ class Source:
         self.first_problem = self.first_problem or f"{place}: {problem}"
 
     def finish(self) -> None:
-        """Check that there were rows, and note those that were left out."""
+        """Check that there were rows, note those that were left out, convert times to seconds."""
         if not self.rows_read:
             why = "no rows; give a file that holds at least one interaction"
             if self.rows_rejected:
@@ -328,6 +356,20 @@ class Source:
                 f"{self.name}: left out {self.rows_rejected} of {total} rows, the first: "
                 f"{self.first_problem}"
             )
+        if self.numeric_times and (dates := self.sink.time_range()) is not None:
+            unit, largest = (
+                min(int(math.log10(size / EPOCH) / 3), len(_TIME_UNITS) - 1) for size in dates
+            )
+            if unit != largest:
+                raise InputError(
+                    f"{self.name}: the timestamps have different units: {dates[0]:.15g} is in"
+                    f" {_TIME_UNITS[unit]}, {dates[1]:.15g} in {_TIME_UNITS[largest]}; convert them"
+                    " to seconds, or ignore them with timestamp='none' (--timestamp none)"
+                )
+            stored = ", stored as seconds" if unit else ""
+            self.notes.append(f"{self.name}: the timestamps are in {_TIME_UNITS[unit]}{stored}")
+            if unit:
+                self.sink.divide_times(1000.0**unit)
 
 
 def _problem(role: str, given: object, value: Any, kind: ValueKind) -> str:

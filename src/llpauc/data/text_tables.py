@@ -12,7 +12,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -50,6 +50,9 @@ def read_text_table(source: Source) -> None:
         )
     values = [[row[p] for row in layout.sample if p < len(row)] for p in range(len(names))]
     roles = source.detect_columns(names, values, header=layout.header)
+    if layout.header:
+        user, item = (layout.first_row[roles.positions[role]] for role in _ID_ROLES)
+        roles = replace(roles, header=(user, item))
     source.sink.kinds["user"].add("string")
     source.sink.kinds["item"].add("string")
 
