@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Test processes share the cores: waiting threads must not spin.
 PYTEST := OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest
 
-.PHONY: demo test test-fast lint unit docs wheel-test faults audit bench clean
+.PHONY: demo test test-fast lint unit docs wheel-test faults lock audit bench clean
 .DEFAULT_GOAL := demo
 
 # --- installation -------------------------------------------------------------------------------
@@ -60,8 +60,11 @@ wheel-test: $(VENV)/.installed-test  ## the built wheel in a new environment, wi
 faults: $(VENV)/.installed-test  ## kills, damaged files and hostile requests (half an hour to an hour)
 	$(PYTEST) tests/system/faults -s
 
+lock: $(VENV)/.installed-test  ## requirements.lock: constraints.txt with hashes, for this platform
+	$(BIN)/python .ci/lock.py
+
 audit: $(VENV)/.installed-test  ## pinned versions against published advisories; needs the network
-	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/python -m pip install --quiet pip-audit==2.10.1
 	$(BIN)/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 
 bench: $(VENV)/.installed-bench  ## every benchmark next to its rival, into benchmarks/results.json

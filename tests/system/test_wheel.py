@@ -39,6 +39,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_requirements_lock_has_the_versions_of_constraints_with_hashes() -> None:
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().replace("_", "-")
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    locked = [line.split(" --hash=sha256:") for line in lines if not line.startswith("#")]
+    missing = {line[0].replace("_", "-") for line in locked} - set(pinned.splitlines())
+    assert not missing, "run make lock"
+    assert all(len(digest) == 64 for _, digest in locked)
+
+
 def test_wheel_contains_the_whole_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         packed = {name for name in opened.namelist() if name.startswith("llpauc/")}
