@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from llpauc.serving.limits import MAX_BODY_BYTES, MAX_ITEMS, MAX_K, MAX_USERS
 from llpauc.serving.loaded_run import ListRequest, current_run_id, rank_lists, similar_items
 from llpauc.serving.metrics import Metrics
 from llpauc.serving.server import listen, read_key
+from llpauc.storage import run_folder
 from tests.datasets import taste_split
 from tests.server import KEY, check_refused, client_of, expected, pairs, replace_run, trained
 
@@ -227,8 +229,11 @@ def test_request_limits_refuse_body_that_does_not_arrive(runs, monkeypatch):
 def test_request_limits_refuse_too_many_requests_in_progress(runs, monkeypatch):
     with client_of(runs["mf"]) as client:
         monkeypatch.setattr(limits, "MAX_IN_PROGRESS", 0)
-        check_refused(client.post("/recommend", json={"user": "u1"}), 429, "try again")
-        assert client.get("/healthz").status_code == 200
+        answer = client.post("/recommend", json={"user": "u1"})
+        check_refused(answer, 429, "try again")
+        assert answer.headers["retry-after"] == "1"
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert client.get(path).status_code == 200
 
 
 def test_request_limits_answer_500_without_trace_on_unexpected_exception(runs, monkeypatch, caplog):
@@ -488,6 +493,18 @@ def test_reload_refuses_damaged_run_and_serves_the_previous_one(runs, tmp_path):
         damage("manifest.json", Path.unlink)
         replace_run(runs["other"], folder)
         assert client.post("/reload").json()["changed"] is True
+
+
+def test_reload_refuses_vectors_with_three_dimensions(runs, tmp_path):
+    folder = tmp_path / "run"
+    replace_run(runs["mf"], folder)
+    saved = run_folder.load(runs["mf"])
+    with client_of(folder) as client:
+        for name in ("user_vectors", "item_vectors"):
+            tensors = {**saved.tensors, name: saved.tensors[name][..., None]}
+            run_folder.save(replace(saved, tensors=tensors), folder)
+            check_refused(client.post("/reload"), 409, "two tables of the same width")
+        assert client.get("/users/u1").status_code == 200
 
 
 def test_load_run_refuses_values_that_are_not_finite(tmp_path):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from json import dumps
 from typing import Annotated
 
@@ -38,6 +42,19 @@ def serve(
         tuning: folder written by llpauc tune, for the page
         json: print the messages as JSON, one per line
     """
+    with _signals_while_loading():
+        _serve(run, host, port, api_key_file, items, tuning, json)
+
+
+def _serve(
+    run: str,
+    host: str,
+    port: int,
+    api_key_file: str | None,
+    items: str | None,
+    tuning: str | None,
+    json: bool,
+) -> None:
     from llpauc.errors import InputError
 
     try:
@@ -55,6 +72,24 @@ def serve(
     if json:
         logging.getLogger("llpauc").handlers = [_JSONHandler()]
     serve_run(run, host, port, api_key_file, titles, trials)
+
+
+@contextmanager
+def _signals_while_loading() -> Iterator[None]:
+    """SIGHUP does not end the process; SIGTERM ends it also as process 1 of a container."""
+    terminate = signal.signal(signal.SIGTERM, _terminate)
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, terminate)
+        signal.signal(signal.SIGHUP, hang_up)
+
+
+def _terminate(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)  # the kernel ignores it for process 1
+    os._exit(128 + number)
 
 
 class _JSONHandler(logging.Handler):

@@ -39,10 +39,11 @@ class FactorScorer:
     """
 
     def __init__(self, user_vectors: Scores, item_vectors: Scores) -> None:
-        if user_vectors.shape[1] != item_vectors.shape[1]:
+        shapes = user_vectors.shape, item_vectors.shape
+        if any(len(shape) != 2 for shape in shapes) or shapes[0][1] != shapes[1][1]:
             raise InputError(
-                "user and item vectors must have the same width, got"
-                f" {user_vectors.shape[1]} and {item_vectors.shape[1]}"
+                "user and item vectors must be two tables of the same width, got the shapes"
+                f" {shapes[0]} and {shapes[1]}"
             )
         self.user_vectors = np.ascontiguousarray(user_vectors, dtype=np.float32)
         self.item_vectors: Scores = np.asfortranarray(item_vectors, dtype=np.float32)

@@ -63,11 +63,10 @@ class ServingState:
         self.run = load_run(folder)
         self.metrics = Metrics()
         self.batcher: Batcher
-        self._reloading: asyncio.Lock
+        self._reloading = asyncio.Lock()
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        self._reloading = asyncio.Lock()
         self.batcher = Batcher(on_batch=self.metrics.lists.observe)
         try:
             yield

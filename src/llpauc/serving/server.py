@@ -19,6 +19,7 @@ import uvicorn
 from llpauc.errors import InputError
 from llpauc.serving.app import ServingState, make_app
 from llpauc.serving.connections import Connection, max_connections
+from llpauc.serving.loaded_run import current_run_id
 
 KEY_VARIABLE = "LLPAUC_API_KEY"
 _MIN_KEY_BYTES = 16
@@ -144,6 +145,8 @@ async def _serve(state: ServingState, key: str | None, listener: socket.socket) 
 
     if hasattr(signal, "SIGHUP"):
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_soon)
+        if current_run_id(state.folder) != state.run.run_id:
+            reload_soon()  # replaced while it was loaded, when SIGHUP is ignored
     host, port = listener.getsockname()[:2]
     name = f"[{host}]" if ":" in host else host
     logger.info("serving run %s on http://%s:%d; Ctrl-C stops", state.run.run_id, name, port)
