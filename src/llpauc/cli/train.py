@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from llpauc.cli.console import (
     cell,
@@ -22,6 +22,7 @@ from llpauc.cli.console import (
 from llpauc.cli.data_options import HeldOut, Seed, TableOptions
 from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import CheckpointOptions, ModelOptions
+from llpauc.options import Choices
 
 if TYPE_CHECKING:
     from llpauc.data.interactions import Split
@@ -40,7 +41,7 @@ def train(
     seed: Seed = 0,
     hold_out: HeldOut = 0.1,
     refit: bool = False,
-    recipe: str | None = None,
+    recipe: Annotated[str, Choices("llpauc.recommend.recipes:RECIPES")] = "auto",
     metrics: str = "recall@20,ndcg@20",
     tensorboard: str | None = None,
     mlflow: str | None = None,
@@ -63,9 +64,10 @@ def train(
         seed: of the initial vectors, the order of events and the negatives
         hold_out: fraction of each user's events that choose the epoch if there is no valid part
         refit: after the epoch is chosen, train again on all events before the test, for as many
-            epochs
-        recipe: settings for the data (auto), for data without or with a strong trend (settled,
-            moving), or of the paper (paper); options that are given override it
+            epochs; the recipe auto does
+        recipe: settings where no option is given: good ones for the data (auto), for data without
+            or with a strong trend (settled, moving), of the paper (paper), or the defaults of the
+            options (none)
         metrics: metrics on the test part, separated by commas
         tensorboard: log the run for TensorBoard to this folder
         mlflow: log the run to this MLflow database or server, such as sqlite:///mlflow.db
@@ -73,10 +75,9 @@ def train(
         json: print the result as JSON
     """
     from llpauc.distributed import join_process_group
-    from llpauc.errors import InputError, choose
     from llpauc.metrics import parse_metric, split_names
-    from llpauc.recommend.recipes import RECIPES
     from llpauc.storage.run_folder import check_replaceable
+    from llpauc.training.loop import without_empty_valid
     from llpauc.training.tracking import check_trackers
 
     boards = {"tensorboard": tensorboard, "mlflow": mlflow}
@@ -85,13 +86,7 @@ def train(
     def prepare() -> _Job:
         # Check all options before a file is read
         given = options.given() | {"hold_out": hold_out, **({"refit": True} if refit else {})}
-        recommender = _recommender(given, seed)
-        if recipe is not None:
-            choose(RECIPES, recipe, "recipe")
-            if recommender.plan().training is None:
-                raise InputError(
-                    f"a recipe is for models that are trained; {recommender.model} is not"
-                )
+        recommender = _recommender(given, seed, recipe)
         names = [parse_metric(name).name for name in split_names(metrics)]
         check_folder(out)
         check_replaceable(out)
@@ -101,8 +96,7 @@ def train(
             check_folder(tensorboard)
         # Read the data, on which the settings of a recipe depend
         split = table.load_split(path)
-        if recipe is not None:
-            recommender = _recommender(_recipe_settings(recipe, given, split), seed)
+        recommender = recommender.for_data(without_empty_valid(split))
         return _Job(path, out, recommender, split, names, trackers, checkpoint)
 
     with join_process_group() as processes:
@@ -139,24 +133,14 @@ class _Job:
     checkpoint: CheckpointSettings
 
 
-def _recommender(settings: dict[str, Any], seed: int) -> Recommender:
+def _recommender(settings: dict[str, Any], seed: int, recipe: str) -> Recommender:
     """Models without training have neither a loss nor a seed."""
     from llpauc.models.registry import MODELS
     from llpauc.recommend import Recommender
 
     if MODELS[settings.get("model", "mf")].trained:
-        return Recommender(**settings, seed=seed)
+        return Recommender(**settings, seed=seed, recipe=recipe)
     return Recommender(**{name: value for name, value in settings.items() if name != "loss"})
-
-
-def _recipe_settings(recipe: str, given: dict[str, Any], split: Split) -> dict[str, Any]:
-    """The settings of a recipe for these data; options that were given override them."""
-    from llpauc.recommend.recipes import RECIPES, with_loss, with_model
-
-    settings = RECIPES[recipe](split.train, split.valid)
-    if given.get("loss", settings["loss"]) != settings["loss"]:
-        settings = with_loss(settings, given["loss"])
-    return with_model(settings, str(given.get("model", settings["model"]))) | given
 
 
 def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
@@ -210,7 +194,7 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
         finally:
             if processes.is_first:
                 recommender.save(out, data=job.path, test=test)
-        tracked.end(history, None if test is None else test[recommender.model])
+        tracked.end(history, None if test is None else test[str(recommender.model)])
         if diverged is not None:
             tracked.failed(diverged)
     if interrupted and history is not None:
@@ -237,7 +221,7 @@ def _test_metrics(
         return None
     group = SINGLE_PROCESS if recommender.parameters.get("shard") else processes
     popularity = Recommender(model="popularity", refit=recommender.refit).fit(split)
-    scorers = {"popularity": popularity.scorer(), recommender.model: recommender.scorer()}
+    scorers = {"popularity": popularity.scorer(), str(recommender.model): recommender.scorer()}
     return {
         name: evaluate(scorer, split, metrics=metrics, processes=group).summary()
         for name, scorer in scorers.items()
@@ -260,11 +244,10 @@ def _print_summary(recommender: Recommender, test: Any, out: str, json: bool) ->
     if json:
         return
     if test is not None:
-        values, popularity = (test[name]["all"] for name in (recommender.model, "popularity"))
+        values, popularity = (test[name]["all"] for name in (str(recommender.model), "popularity"))
         lower = [name for name in values if name != "users" and values[name] < popularity[name]]
         if lower:
-            hint = "" if recommender.parameters.get("init") else "; try --recipe auto"
-            log.info(f"{recommender.model} is below popularity in {', '.join(lower)}{hint}")
+            log.info(f"{recommender.model} is below popularity in {', '.join(lower)}")
     log_next_command(out)
 
 

@@ -459,3 +459,12 @@ def hold_out(split: Split, fraction: float, seed: Seed) -> Split:
     """
     held = split_random_per_user(split.train, valid=fraction, test=0.0, seed=seed)
     return Split(held.train, held.valid, split.test, held.notes)
+
+
+def sample_users(part: Interactions, most: int, seed: int) -> Interactions:
+    """The events of at most this many users, drawn at random."""
+    users = np.unique(part.users)
+    if len(users) <= most:
+        return part
+    drawn = np.random.default_rng(seed).choice(users, most, replace=False)
+    return part.take(np.isin(part.users, drawn))

@@ -82,6 +82,8 @@ class Training:
         options: see `llpauc.training.TrainingOptions`.
         settings: every setting by name; a checkpoint with other settings is refused.
         on_batch, on_epoch, checkpoint: see `llpauc.training.fit`.
+        on_chosen: called once validation has chosen the epoch, before a refit; the model is fitted
+            then.
     """
 
     make_loss: Callable[[], Loss]
@@ -90,6 +92,7 @@ class Training:
     on_batch: Callable[[int], None] | None = None
     on_epoch: Callable[[Epoch], None] | None = None
     checkpoint: CheckpointSettings | CheckpointFolder | None = None
+    on_chosen: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,9 @@ class EmbeddingModel(Model):
             network, history = self._train_stage(split, training, options, stage)
         else:
             network, history = self._first_stage_of(refit_checkpoint, split, training)
+        if training.on_chosen is not None and history.signal is None:
+            self._finish(network, split.train)
+            training.on_chosen()
         if not data.refit or split.valid is None or history.signal is not None:
             return self._finish(network, split.train, history)
 

@@ -19,6 +19,7 @@ from annotated_types import Ge, Gt, Le
 
 from llpauc.errors import InputError
 from llpauc.options import (
+    Choices,
     Count,
     Grid,
     LogRange,
@@ -27,6 +28,7 @@ from llpauc.options import (
     Registry,
     check_options,
     import_object,
+    options_of,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +53,12 @@ class EmbeddingOptions:
         init_scale: standard deviation of the random initial vectors.
         cold_users: vector of a user without training events: mean (the mean user vector, close to
             popularity) or random (the untrained vector, as in the paper).
+        blend: model without training whose scores are added, such as ease; both are standardized
+            for each user.
+        blend_weight: weight of the added scores, from 0 (none) to 1 (only they); chosen on the
+            validation part by default.
+        blend_regularization: regularization of the added ease; chosen on the validation part by
+            default.
     """
 
     dimensions: Annotated[int, Ge(1), Grid(32, 64, 128, 256)] = 64
@@ -59,6 +67,9 @@ class EmbeddingOptions:
     init: Literal["random", "spectral"] = "random"
     init_scale: Positive = 0.01
     cold_users: ColdUsers = "mean"
+    blend: Annotated[str, Choices("llpauc.models.registry:untrained_models")] | None = None
+    blend_weight: Annotated[float, Ge(0), Le(1)] | None = None
+    blend_regularization: Positive | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -100,11 +111,13 @@ class EASEOptions:
     """Options of ease.
 
     Args:
-        regularization: ridge penalty lambda; 100 to 500 suits about ten thousand events, larger
-            data needs more.
+        regularization: ridge penalty lambda; chosen on the validation part by default.
+        neighbours: most similar items that may have a weight in the score of an item; by default
+            all in catalogues of up to 10,000 items, else 200.
     """
 
-    regularization: Annotated[float, Gt(0), Grid(50.0, 1000.0, 4000.0)] = 200.0
+    regularization: Annotated[float, Gt(0)] | None = None
+    neighbours: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -176,6 +189,18 @@ class ModelEntry:
             return self.place
         model: type[Model] = import_object(self.place)
         return model
+
+    def make(self, options: Any) -> Model:
+        """A model with these options; a `Blend` where they name a second model."""
+        model = self.load()(options)
+        if getattr(options, "blend", None) is None:
+            return model
+        from llpauc.models.blend import Blend
+
+        entry, given = MODELS[options.blend], {}
+        if "regularization" in options_of(entry.Options):
+            given["regularization"] = options.blend_regularization
+        return Blend(model, entry.load()(entry.Options(**given)), options.blend_weight)
 
 
 MODELS: Registry[ModelEntry] = Registry(

@@ -86,8 +86,8 @@ def plan(model: str, loss: str, parameters: Mapping[str, Any]) -> Plan:
     >>> plan("mf", "llpauc", {"score": "cosine", "temperature": 0.25}).model_options.temperature
     0.25
     >>> plan("ease", "llpauc", {"regularization": 50.0})
-    Plan(model='ease', model_options=EASEOptions(regularization=50.0), training=None, loss=None, \
-loss_parameters={})
+    Plan(model='ease', model_options=EASEOptions(regularization=50.0, neighbours=None), \
+training=None, loss=None, loss_parameters={})
     """
     entry = MODELS[model]
     model_names = options_of(entry.Options)
@@ -166,12 +166,12 @@ def config_toml(params: Mapping[str, Any]) -> str:
         params: parameters of a `Recommender`.
     """
     config = {name: params[name] for name in ("model", "hold_out", "refit") if name in params}
-    flat = {k: v for k, v in params.items() if k not in ("loss", *config)}
+    flat = {k: v for k, v in params.items() if k not in ("loss", "recipe", *config)}
     made = plan(params["model"], params.get("loss", "llpauc"), flat)
     config |= dataclasses.asdict(made.model_options)
     loss_options: dict[str, Any] = {}
     if made.training is not None and made.loss is not None:
-        config |= {"loss": made.loss, **dataclasses.asdict(made.training)}
+        config |= {"recipe": "none", "loss": made.loss, **dataclasses.asdict(made.training)}
         defaults = {
             name: option.default
             for name, option in options_of(LOSSES[made.loss]).items()

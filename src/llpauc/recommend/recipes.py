@@ -89,6 +89,7 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
         "lr": 0.003,
         "epochs": 12 if many else 100,
         "patience": 4,
+        "blend": "ease",
         "refit": True,
     }
 
@@ -151,7 +152,18 @@ def with_model(setting: Mapping[str, Any], model: str) -> dict[str, Any]:
     return {**rest, "model": model}
 
 
-RECIPES: dict[str, Recipe] = {"auto": auto, "settled": settled, "moving": moving, "paper": paper}
+def none(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
+    """The defaults of the options."""
+    return {"model": "mf", "loss": "llpauc"}
+
+
+RECIPES: dict[str, Recipe] = {
+    "auto": auto,
+    "settled": settled,
+    "moving": moving,
+    "paper": paper,
+    "none": none,
+}
 
 
 def recipe(name: str, train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:

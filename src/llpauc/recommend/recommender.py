@@ -17,14 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from llpauc.data.ids import IdMap, Indices
-from llpauc.data.interactions import Interactions, before, join
+from llpauc.data.interactions import Interactions, Split, before, join
 from llpauc.data.recency import check_ages_known
-from llpauc.errors import InputError, check_at_least
+from llpauc.errors import InputError, check_at_least, choose
 from llpauc.evaluation.scorer import Constant, Scorer, Scores
 from llpauc.models.base import FitData, Model, NewEvents, Training
 from llpauc.models.registry import MODELS
 from llpauc.recommend.fitted import Fitted, ids_or_none
 from llpauc.recommend.parameters import Plan, config_toml, current_names, plan
+from llpauc.recommend.recipes import RECIPES, with_loss, with_model
 from llpauc.recommend.sources import as_split
 from llpauc.recommend.update import EPOCHS, check_no_half_life, new_events
 from llpauc.storage import run_folder
@@ -39,14 +40,18 @@ class Recommender:
     """A model, a loss and training options, behind `fit` and `recommend`.
 
     Args:
-        model: a name of `llpauc.models.MODELS`.
-        loss: a name of `llpauc.losses.LOSSES`; models without training ignore it.
+        model: a name of `llpauc.models.MODELS`; by default that of the recipe.
+        loss: a name of `llpauc.losses.LOSSES`; by default that of the recipe. Models without
+            training ignore it.
+        recipe: a name of `llpauc.recommend.recipes.RECIPES`, whose settings are used where none
+            are given: auto (good for the data), paper (as in the paper), or none (the defaults of
+            the options). Models without training have no recipe.
         hold_out: fraction of each user's events that choose the epoch where `fit` is given no
             validation events, in [0, 1); 0 trains all epochs on all events.
         refit: train again on all events, including those of validation, for the number of epochs
-            that validation has chosen.
-        parameters: options of the model, of training (`TrainingOptions`) and of the loss (llpauc:
-            alpha 0.7 and beta 0.1 by default). See `llpauc.recommend.parameters.plan`.
+            that validation has chosen; by default as the recipe says.
+        parameters: options of the model, of training (`TrainingOptions`) and of the loss. See
+            `llpauc.recommend.parameters.plan`.
 
     >>> data = Interactions.of(["a", "a", "b", "b", "c"], ["x", "y", "x", "z", "x"])
     >>> ids, scores = Recommender(model="popularity").fit(data).recommend(["c", "new"], k=2)
@@ -54,19 +59,21 @@ class Recommender:
     [['y', 'z'], ['x', 'y']]
     """
 
-    _FACADE = ("model", "loss", "hold_out", "refit")  # the others are in `parameters`
+    _FACADE = ("model", "loss", "recipe", "hold_out", "refit")  # the others are in `parameters`
 
     def __init__(
         self,
-        model: str = "mf",
-        loss: str = "llpauc",
+        model: str | None = None,
+        loss: str | None = None,
         *,
+        recipe: str = "auto",
         hold_out: float = 0.1,
-        refit: bool = False,
+        refit: bool | None = None,
         **parameters: Any,
     ) -> None:
-        self.model, self.loss, self.hold_out, self.refit = model, loss, hold_out, refit
-        self.parameters = parameters
+        self.model, self.loss, self.recipe = model, loss, recipe
+        self.hold_out, self.refit, self.parameters = hold_out, refit, parameters
+        choose(RECIPES, recipe, "recipe")
         if not 0 <= hold_out < 1:
             raise InputError(f"hold_out must be in [0, 1), got {hold_out!r}")
         self.plan()  # refuses unknown names and values out of range
@@ -90,8 +97,22 @@ class Recommender:
         return f"Recommender({params})"
 
     def plan(self) -> Plan:
-        """The parameters sorted by purpose, with defaults."""
-        return plan(self.model, self.loss, self.parameters)
+        """The parameters sorted by purpose, with the defaults of the options."""
+        return plan(self.model or "mf", self.loss or "llpauc", self.parameters)
+
+    def for_data(self, split: Split) -> Recommender:
+        """This recommender with the settings of its recipe for these events, where none are given;
+        its recipe is then none."""
+        if self.recipe == "none" or (self.model is not None and not MODELS[self.model].trained):
+            settings = {"model": self.model or "mf", "loss": self.loss or "llpauc"}
+        else:
+            settings = RECIPES[self.recipe](split.train, split.valid)
+            if self.loss not in (None, settings["loss"]):
+                settings = with_loss(settings, str(self.loss))
+            if self.model not in (None, settings["model"]):
+                settings = with_model(settings, str(self.model))
+        given = {name: value for name, value in self.get_params().items() if value is not None}
+        return Recommender(**{"refit": False, **settings, **given, "recipe": "none"})
 
     # --- fitting --------------------------------------------------------------------------------
 
@@ -117,39 +138,46 @@ class Recommender:
 
         With `shard`, only the first of several processes is fitted.
         """
-        plan, split = self.plan(), without_empty_valid(as_split(data, valid))
-        if self.parameters.get("half_life") is not None:
+        split = without_empty_valid(as_split(data, valid))
+        chosen = self.for_data(split)
+        plan, refit = chosen.plan(), bool(chosen.refit)
+        if chosen.parameters.get("half_life") is not None:
             check_ages_known(before(split, "test"))
-        model = MODELS[self.model].load()(plan.model_options)
-        if plan.training is None:
-            data, training = FitData.of(split, self.refit), None
-        else:
-            data = FitData.of(split, self.refit, self.hold_out, plan.training.seed)
-            settings = {**plan.settings(), "refit": self.refit, "hold_out": self.hold_out}
+        model = MODELS[plan.model].make(plan.model_options)
+        seed = 0 if plan.training is None else plan.training.seed
+        data, training = FitData.of(split, refit, self.hold_out, seed), None
+        if plan.training is not None:
+            settings = {**plan.settings(), "refit": refit, "hold_out": self.hold_out}
             training = Training(
                 plan.make_loss, plan.training, settings, on_batch, on_epoch, checkpoint
             )
         try:
             result = model.fit(data, training)
         except Diverged:
-            self._set_fitted(model, data, data.split.train, None)
+            self._set_fitted(model, data, data.split.train, None, chosen)
             raise
-        self._set_fitted(model, data, result.events, result.history)
-        # Options that the model has chosen by the data
-        chosen = dataclasses.asdict(model.options)
-        asked = dataclasses.asdict(plan.model_options)
-        self.fitted_params |= {name: chosen[name] for name in chosen if chosen[name] != asked[name]}
+        self._set_fitted(model, data, result.events, result.history, chosen)
         return self
 
     def _set_fitted(
-        self, model: Model, data: FitData, trained: Interactions, history: History | None
+        self,
+        model: Model,
+        data: FitData,
+        trained: Interactions,
+        history: History | None,
+        chosen: Recommender,
     ) -> None:
         """Set everything at once: a fit that is refused leaves the previous one unchanged."""
         fitted = None
         if model.is_fitted:
             parts = {name: part.matrix for name, part in data.split.parts.items()}
             fitted = Fitted.of(model, data.all).holding_out(parts, trained.matrix)
-        self.fitted, self.history, self.fitted_params = fitted, history, self.get_params()
+        # Options that the model has chosen by the data
+        used = dataclasses.asdict(model.options)
+        asked = dataclasses.asdict(chosen.plan().model_options)
+        by_model = {name: used[name] for name in used if used[name] != asked[name]}
+        self.fitted, self.history = fitted, history
+        self.fitted_params = chosen.get_params() | by_model
 
     def update(
         self,
@@ -277,8 +305,9 @@ class Recommender:
             raise InputError(f"{folder}: meta.json has no params; this is not a recommender")
         try:
             params = current_names(params)
-            recommender = Recommender(**params)
-            model = MODELS[recommender.model].load()(recommender.plan().model_options)
+            recommender = Recommender(**{"recipe": "none", **params})
+            plan = recommender.plan()
+            model = MODELS[plan.model].make(plan.model_options)
             ids = IdMap.of(run.user_ids), IdMap.of(run.item_ids)
             recommender.fitted = Fitted.from_tensors(model, run.tensors, *ids)
         except (InputError, TypeError) as error:

@@ -23,7 +23,7 @@ import numpy as np
 from llpauc.data.inspection import Inspection, inspect
 from llpauc.data.interactions import Interactions, Split, before, join
 from llpauc.data.recency import Recency, choose_recency
-from llpauc.data.splits import hold_out
+from llpauc.data.splits import hold_out, sample_users
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import Evaluation, evaluate
 from llpauc.models.registry import MODELS, untrained_models
@@ -36,7 +36,6 @@ from llpauc.search.candidates import (
     baselines,
     method_name,
     prepare,
-    sample_users,
     scout,
     sized_recipes,
     variants,

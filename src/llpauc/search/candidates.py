@@ -111,15 +111,6 @@ def _cold_fraction(split: Split) -> float:
     return float((~warm[users]).mean()) if len(users) else 0.0
 
 
-def sample_users(part: Interactions, most: int, seed: int) -> Interactions:
-    """The events of at most this many users, drawn at random."""
-    users = np.unique(part.users)
-    if len(users) <= most:
-        return part
-    drawn = np.random.default_rng(seed).choice(users, most, replace=False)
-    return part.take(np.isin(part.users, drawn))
-
-
 # --- settings -------------------------------------------------------------------------------------
 
 
