@@ -28,7 +28,6 @@ from llpauc.options import (
     Registry,
     check_options,
     import_object,
-    options_of,
 )
 
 if TYPE_CHECKING:
@@ -53,12 +52,8 @@ class EmbeddingOptions:
         init_scale: standard deviation of the random initial vectors.
         cold_users: vector of a user without training events: mean (the mean user vector, close to
             popularity) or random (the untrained vector, as in the paper).
-        blend: model without training whose scores are added, such as ease; both are standardized
-            for each user.
-        blend_weight: weight of the added scores, from 0 (none) to 1 (only they); chosen on the
-            validation part by default.
-        blend_regularization: regularization of the added ease; chosen on the validation part by
-            default.
+        blend: models without training whose scores are added, separated by commas, such as
+            ease,ials; the weights are chosen on the validation part.
     """
 
     dimensions: Annotated[int, Ge(1), Grid(32, 64, 128, 256)] = 64
@@ -67,9 +62,9 @@ class EmbeddingOptions:
     init: Literal["random", "spectral"] = "random"
     init_scale: Positive = 0.01
     cold_users: ColdUsers = "mean"
-    blend: Annotated[str, Choices("llpauc.models.registry:untrained_models")] | None = None
-    blend_weight: Annotated[float, Ge(0), Le(1)] | None = None
-    blend_regularization: Positive | None = None
+    blend: Annotated[str, Choices("llpauc.models.registry:untrained_models", many=True)] | None = (
+        None
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -118,6 +113,27 @@ class EASEOptions:
 
     regularization: Annotated[float, Gt(0)] | None = None
     neighbours: Annotated[int, Ge(1)] | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class IALSOptions:
+    """Options of ials.
+
+    Args:
+        dimensions: width of the vectors.
+        unobserved_weight: weight of a pair without an event, relative to one with an event; chosen
+            on the validation part by default.
+        regularization: ridge penalty lambda; chosen on the validation part by default.
+        iterations: times that all users and all items are solved for.
+    """
+
+    dimensions: Count = 256
+    unobserved_weight: Positive | None = None
+    regularization: Positive | None = None
+    iterations: Count = 8
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -191,16 +207,14 @@ class ModelEntry:
         return model
 
     def make(self, options: Any) -> Model:
-        """A model with these options; a `Blend` where they name a second model."""
+        """A model with these options; a `Blend` where they name further models."""
         model = self.load()(options)
-        if getattr(options, "blend", None) is None:
+        if not getattr(options, "blend", None):
             return model
         from llpauc.models.blend import Blend
 
-        entry, given = MODELS[options.blend], {}
-        if "regularization" in options_of(entry.Options):
-            given["regularization"] = options.blend_regularization
-        return Blend(model, entry.load()(entry.Options(**given)), options.blend_weight)
+        entries = {name.strip(): MODELS[name.strip()] for name in options.blend.split(",")}
+        return Blend(model, {name: entry.make(entry.Options()) for name, entry in entries.items()})
 
 
 MODELS: Registry[ModelEntry] = Registry(
@@ -242,6 +256,12 @@ MODELS: Registry[ModelEntry] = Registry(
             EASEOptions,
             summary="a linear item-item model in closed form",
             title="EASE",
+        ),
+        "ials": ModelEntry(
+            "llpauc.models.ials:IALS",
+            IALSOptions,
+            summary="matrix factorization of all pairs by alternating least squares",
+            title="iALS",
         ),
     },
     aliases={"itemsum": "fism", "recent": "recent_popularity"},

@@ -89,7 +89,7 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
         "lr": 0.003,
         "epochs": 12 if many else 100,
         "patience": 4,
-        "blend": "ease",
+        "blend": "ease,ials",
         "refit": True,
     }
 

@@ -1,0 +1,181 @@
+"""iALS: matrix factorization of all pairs by alternating least squares, without sampling."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+
+from llpauc.data.interactions import Interactions
+from llpauc.evaluation.scorer import FactorScorer, Scorer, Scores, inner_products, item_counts
+from llpauc.models.base import Arrays, FitData, FitResult, Model, Training, check_shape
+from llpauc.models.choice import best_of_grid, valid_metric
+from llpauc.models.registry import IALSOptions
+
+_GRIDS = {  # options that validation chooses, one after the other
+    "regularization": (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128),
+    "unobserved_weight": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4),
+}
+_FIRST = {"regularization": 0.008, "unobserved_weight": 0.05}  # where there is nothing to choose on
+_STEPS = 3  # of conjugate gradients, each time the vectors of one side are solved for
+_FOLD_IN_STEPS = 10  # for new users, who start at 0
+
+
+class IALS(Model):
+    """score(u, i) = <p_u, q_i>, with vectors that minimize
+
+        sum_{(u,i) in train} (<p_u, q_i> - 1)^2 + a sum_{all u,i} <p_u, q_i>^2
+        + lambda (sum_u (n_u + a n_items) |p_u|^2 + sum_i (n_i + a n_users) |q_i|^2)
+
+    Users and items are solved for in turn. Each user is a linear system
+
+        (a Q'Q + sum_{i of u} q_i q_i' + lambda (n_u + a n_items) I) p_u = sum_{i of u} q_i
+
+    and a few steps of conjugate gradients from the previous vector are enough. A new user is solved
+    for in the same way.
+
+    | symbol | meaning | name |
+    |---|---|---|
+    | a | weight of every pair, observed or not | `unobserved_weight` |
+    | lambda | ridge penalty, scaled with the frequencies | `regularization` |
+    | n_u, n_i | events of a user, of an item | |
+
+    Where `regularization` or `unobserved_weight` is not given, it is chosen on the validation part;
+    `options` then holds the choice.
+
+    Reference: Hu et al., ICDM 2008; the scaled penalty as in Rendle et al., "Revisiting the
+    Performance of iALS on Item Recommendation Benchmarks", RecSys 2022; conjugate gradients as in
+    Takacs et al., RecSys 2011.
+    """
+
+    name = "ials"
+    Options = IALSOptions
+    user_vectors: Scores
+    item_vectors: Scores
+
+    def fit(self, data: FitData, training: Training | None = None) -> FitResult:
+        split, given = data.split, self.options
+        asked = [name for name in _GRIDS if getattr(given, name) is None]
+        self.options = dataclasses.replace(given, **{name: _FIRST[name] for name in asked})
+        for name in asked if split.valid is not None else []:
+
+            def value(of_option: float, name: str = name) -> float:
+                trial = IALS(dataclasses.replace(self.options, **{name: of_option}))
+                trial._factorize(split.train)
+                return valid_metric(trial.scorer(None), split)
+
+            best = best_of_grid(_GRIDS[name], _FIRST[name], value)
+            self.options = dataclasses.replace(self.options, **{name: best})
+        self._factorize(data.all)
+        return FitResult(data.all)
+
+    def _factorize(self, train: Interactions) -> None:
+        by_user, by_item = train.matrix, train.matrix.T.tocsr()
+        rng = np.random.default_rng(0)
+        scale = np.float32(0.1 / np.sqrt(self.options.dimensions))
+        shape = (train.n_items, self.options.dimensions)
+        self.item_vectors = scale * rng.standard_normal(shape, dtype=np.float32)
+        self.user_vectors = np.zeros((train.n_users, shape[1]), np.float32)
+        for _ in range(self.options.iterations):
+            self._solve(by_user, self.item_vectors, self.user_vectors, _STEPS)
+            self._solve(by_item, self.user_vectors, self.item_vectors, _STEPS)
+        self._solve(by_user, self.item_vectors, self.user_vectors, _STEPS)
+        self.fallback = item_counts(train)
+
+    def _solve(self, histories: Any, others: Scores, vectors: Scores, steps: int) -> None:
+        """Improve `vectors`, one per row of the CSR matrix, given the vectors of its columns."""
+        weight = np.float32(self.options.unobserved_weight)
+        with threadpool_limits(1, "blas"):  # its threads would change the order of the sums
+            gram = weight * (others.T @ others)
+        lengths = np.diff(histories.indptr)
+        penalties = self.options.regularization * (lengths + weight * len(others))
+        _conjugate_gradients(
+            histories.indptr.astype(np.int64), histories.indices, others, gram,
+            penalties.astype(np.float32), vectors, steps,
+        )  # fmt: skip
+
+    def scorer(self, histories: Any) -> Scorer:
+        return FactorScorer(self.user_vectors, self.item_vectors)
+
+    def scores_of(self, histories: Any) -> Scores:
+        vectors = np.zeros((histories.shape[0], self.item_vectors.shape[1]), np.float32)
+        self._solve(histories, self.item_vectors, vectors, _FOLD_IN_STEPS)
+        scores = np.empty(histories.shape, np.float32)
+        inner_products(vectors, self.item_vectors, scores)
+        return scores
+
+    def item_units(self) -> Scores | None:
+        lengths = np.linalg.norm(self.item_vectors, axis=1, keepdims=True)
+        units: Scores = self.item_vectors / np.maximum(lengths, 1e-12)
+        return units
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        vectors = {"user_vectors": self.user_vectors, "item_vectors": self.item_vectors}
+        return {**super().arrays(), **vectors}
+
+    def load_arrays(self, arrays: Arrays, n_users: int, n_items: int) -> None:
+        super().load_arrays(arrays, n_users, n_items)
+        self.user_vectors, self.item_vectors = arrays["user_vectors"], arrays["item_vectors"]
+        check_shape("user_vectors", self.user_vectors, (n_users, self.options.dimensions))
+        check_shape("item_vectors", self.item_vectors, (n_items, self.options.dimensions))
+
+
+@numba.njit(parallel=True, cache=True, fastmath=True)
+def _conjugate_gradients(starts, columns, others, gram, penalties, vectors, steps):
+    """Solve (gram + sum of y y' + penalty I) x = sum of y for each row, y the vectors of its
+    columns, from x as it is. A row without columns becomes 0."""
+    d = others.shape[1]
+    for row in numba.prange(len(vectors)):
+        x = vectors[row]
+        items = columns[starts[row] : starts[row + 1]]
+        if len(items) == 0:
+            x[:] = 0
+            continue
+        residual, image = np.zeros(d, np.float32), np.empty(d, np.float32)
+        _apply(items, others, gram, penalties[row], x, image)
+        for i in items:
+            for k in range(d):
+                residual[k] += others[i, k]
+        size = np.float32(0)
+        for k in range(d):
+            residual[k] -= image[k]
+            size += residual[k] * residual[k]
+        direction = residual.copy()
+        for _ in range(steps):
+            if size < np.float32(1e-20):
+                break
+            _apply(items, others, gram, penalties[row], direction, image)
+            along = np.float32(0)
+            for k in range(d):
+                along += direction[k] * image[k]
+            step = size / along
+            new = np.float32(0)
+            for k in range(d):
+                x[k] += step * direction[k]
+                residual[k] -= step * image[k]
+                new += residual[k] * residual[k]
+            ratio = new / size
+            for k in range(d):
+                direction[k] = residual[k] + ratio * direction[k]
+            size = new
+
+
+@numba.njit(cache=True, fastmath=True)
+def _apply(items, others, gram, penalty, x, out):
+    """out = (gram + sum of y y' + penalty I) x."""
+    d = len(x)
+    for k in range(d):
+        out[k] = penalty * x[k]
+    for k in range(d):
+        for m in range(d):
+            out[m] += gram[k, m] * x[k]
+    for i in items:
+        product = np.float32(0)
+        for k in range(d):
+            product += others[i, k] * x[k]
+        for k in range(d):
+            out[k] += product * others[i, k]
