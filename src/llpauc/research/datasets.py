@@ -147,6 +147,9 @@ _SPLIT_FOLDERS = {
     "amazon-health": "amazon-health",
     "amazon-electronic": "amazon-electronic",
     "gowalla": "gowalla",
+    "gowalla-lightgcn": "gowalla-lightgcn",
+    "yelp2018-lightgcn": "yelp2018-lightgcn",
+    "beauty-talos": "beauty-talos",
     "ml-1m-clean": "ml-1m_clean",
     "ml-1m-noise": "ml-1m_noisy",
 }

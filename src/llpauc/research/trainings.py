@@ -194,7 +194,7 @@ def fit_recommender(
 ) -> Recommender:
     """A fitted recommender; the seed is passed to those that are trained."""
     seeded: Setting = {"seed": seed} if "loss" in setting else {}
-    recommender = Recommender(**setting, **seeded, refit=refit).fit(split)
+    recommender = Recommender(**setting, **seeded, refit=refit, recipe="none").fit(split)
     if recommender.history is not None and recommender.history.signal is not None:
         raise KeyboardInterrupt  # a partial training is no result
     return recommender

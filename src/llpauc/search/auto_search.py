@@ -27,7 +27,7 @@ from llpauc.data.splits import hold_out, sample_users
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import Evaluation, evaluate
 from llpauc.models.registry import MODELS, untrained_models
-from llpauc.options import LogRange
+from llpauc.options import LogRange, options_of
 from llpauc.recommend import Recommender
 from llpauc.search.candidates import (
     METRIC,
@@ -257,7 +257,7 @@ def _run_baseline(search: Search, candidate: Candidate) -> Trial:
     clock = search.budget.clock
     begun = clock()
     try:
-        recommender = Recommender(**candidate.settings).fit(search.validation)
+        recommender = Recommender(**candidate.settings, recipe="none").fit(search.validation)
         fitted = clock()
         result = evaluate(recommender.scorer(), search.validation, on="valid", metrics=[METRIC])
     except (InputError, MemoryError) as error:
@@ -265,9 +265,11 @@ def _run_baseline(search: Search, candidate: Candidate) -> Trial:
         trial = Trial("refused", seconds=seconds, message=str(error), candidate=candidate)
         return search.report(trial)
     ended = clock()
-    chosen = {k: v for k, v in recommender.fitted_params.items() if k in ("half_life", "by")}
+    fitted_params = recommender.fitted_params
+    options = options_of(MODELS[candidate.model].Options)
+    chosen = {k: v for k, v in fitted_params.items() if k in options and v is not None}
     message, description = "", candidate.description
-    if chosen and search.recency is not None:
+    if "half_life" in chosen and search.recency is not None:
         message = str(search.recency)
         if not search.recency.has_drift:
             description = "recent events predict no more than others: the same as popularity"
@@ -291,7 +293,7 @@ def warm_up(train: Interactions) -> None:
     short = {"epochs": 1, "dimensions": 8, "negatives": 20, "valid_metric": METRIC}
     for base in sized_recipes(train).values():
         for candidate in variants(base, train, None):
-            Recommender(**{**candidate.settings, **short}).fit(split)
+            Recommender(**{**candidate.settings, **short}, recipe="none").fit(split)
 
 
 def run_candidate(search: Search, candidate: Candidate) -> Trial | None:
@@ -542,8 +544,10 @@ def fit_again(
     settings = _refit_settings(trial, search.seed)
     if trial.candidate.is_baseline:
         check_time(trial.fit_seconds * sum(map(len, parts)) / len(search.split.train))
-        return Recommender(**settings, refit=True).fit(Split(join(parts[:-1]), parts[-1]))
-    recommender = Recommender(**settings).fit(
+        return Recommender(**settings, recipe="none", refit=True).fit(
+            Split(join(parts[:-1]), parts[-1])
+        )
+    recommender = Recommender(**settings, recipe="none").fit(
         Split(join(parts)), on_batch=lambda _: check_time(), on_epoch=lambda _: check_time()
     )
     if recommender.history is not None and recommender.history.signal is not None:

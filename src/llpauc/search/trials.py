@@ -130,7 +130,7 @@ def run_trial(
 
     message, signal = "", None
     try:
-        fitted = Recommender(**settings).fit(
+        fitted = Recommender(**settings, recipe="none").fit(
             split, on_batch=lambda done: stop_if(on_batch()), on_epoch=on_epoch
         )
         assert fitted.history is not None

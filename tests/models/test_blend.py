@@ -1,0 +1,87 @@
+"""Blends of a trained model with models without training."""
+
+import numpy as np
+import pytest
+
+from llpauc.data.interactions import Split
+from llpauc.data.splits import hold_out
+from llpauc.evaluation.full_ranking import evaluate
+from llpauc.models.blend import Blend
+from llpauc.recommend import Recommender
+from llpauc.training import Diverged
+from tests.models.test_ease import random_events
+
+QUICK = {"recipe": "none", "model": "mf", "dimensions": 8, "epochs": 2, "negatives": 4}
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    return hold_out(Split(random_events(150, 40, 0.15, seed=5)), 0.2, 0)
+
+
+def zscores(scores: np.ndarray) -> np.ndarray:
+    scores = scores.astype(float)
+    return (scores - scores.mean(axis=1, keepdims=True)) / scores.std(axis=1, keepdims=True)
+
+
+def scores_of_users(model, split) -> np.ndarray:
+    out = np.empty(split.train.matrix.shape, np.float32)
+    model.scorer(split.train.matrix).scores_into(np.arange(split.n_users, dtype=np.int32), out)
+    return out
+
+
+def test_blend_scores_are_the_weighted_sum_of_standardized_scores(split):
+    model = Recommender(**QUICK, blend="ease,popularity").fit(split).require_fitted().model
+    assert isinstance(model, Blend)
+    parts = [model.main, *model.others.values()]
+    expected = sum(
+        weight * zscores(scores_of_users(part, split))
+        for weight, part in zip(model.weights, parts, strict=True)
+    )
+    assert sum(model.weights) == pytest.approx(1)
+    np.testing.assert_allclose(scores_of_users(model, split), expected, atol=1e-4)
+
+
+def test_blend_is_on_validation_at_least_as_good_as_each_of_its_models(split):
+    model = Recommender(**QUICK, blend="ease").fit(split).require_fitted().model
+    histories = split.train.matrix
+    alone = Recommender("ease").fit(split).scorer()
+    values = [
+        evaluate(scorer, split, on="valid", metrics=["ndcg@20"]).mean("ndcg@20")
+        for scorer in (model.scorer(histories), model.main.scorer(histories), alone)
+    ]
+    assert values[0] >= max(values[1:])
+
+
+def test_blend_saved_and_loaded_gives_the_same_scores_and_can_be_updated(split, tmp_path):
+    recommender = Recommender(**QUICK, blend="ease,ials").fit(split)
+    users = recommender.require_fitted().user_ids.ids(np.arange(10, dtype=np.int32))
+    loaded = Recommender.load(recommender.save(tmp_path / "run"))
+    for before, after in zip(recommender.recommend(users), loaded.recommend(users), strict=True):
+        assert before.tolist() == after.tolist()
+    model, other = (r.require_fitted().model for r in (recommender, loaded))
+    assert model.weights == other.weights
+    assert [o.options for o in model.others.values()] == [o.options for o in other.others.values()]
+    loaded.update(random_events(155, 41, 0.02, seed=6), epochs=1)
+    assert loaded.require_fitted().model.weights == model.weights
+
+
+def test_blend_fold_in_uses_all_models(split):
+    recommender = Recommender(**QUICK, blend="ease").fit(split)
+    items, scores = recommender.fold_in([0, 1, 2], k=5)
+    assert len(items) == 5
+    assert np.isfinite(scores).all()
+
+
+def test_blend_drops_a_model_that_does_not_help(split):
+    model = Recommender(**QUICK, blend="popularity,ease").fit(split).require_fitted().model
+    assert 0 not in model.weights
+    assert len(model.weights) == 1 + len(model.others)
+
+
+def test_blend_of_a_diverged_training_is_the_main_model(split):
+    recommender = Recommender(**{**QUICK, "lr": 1e30, "loss": "bpr"}, blend="ease")
+    with pytest.raises(Diverged):
+        recommender.fit(split)
+    assert recommender.fitted_params["blend"] is None
+    assert recommender.recommend([0], k=3)[0].shape == (1, 3)
