@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from llpauc import losses
 from llpauc.errors import InputError
-from llpauc.losses import LOSSES, Context, Loss, SLAtKLoss, make_loss
+from llpauc.losses import LOSSES, Context, Loss, make_loss
 from llpauc.options import options_of
 
 PARAMS: dict[str, list[dict[str, object]]] = {
@@ -31,7 +31,12 @@ PARAMS: dict[str, list[dict[str, object]]] = {
 }
 CASES = [(name, params) for name in LOSSES for params in PARAMS.get(name, [{}])]
 IDS = ["-".join([name, *map(str, params.values())]) for name, params in CASES]
-COSINE = {"ccl", "sl", "bsl", "psl", "sl_at_k"}
+USER_VALUES = {
+    "sl_at_k": torch.linspace(-0.5, 0.5, 50),
+    "talos": torch.linspace(-0.5, 0.5, 50),
+    "adap_tau": torch.stack([torch.full((50,), 0.2), torch.linspace(0.1, 0.5, 50)], 1),
+}
+COSINE = {"ccl", "sl", "bsl", "psl", *USER_VALUES}
 # Their weights are constants to the gradient, unlike in finite differences; see test_rivals.
 FROZEN = {"softmax_v", "rce"}
 
@@ -40,8 +45,8 @@ every_loss = pytest.mark.parametrize(("name", "params"), CASES, ids=IDS)
 
 def ready(name: str, params: dict[str, object]) -> Loss:
     loss = make_loss(name, **params)
-    if isinstance(loss, SLAtKLoss):
-        loss.set_quantiles(torch.linspace(-0.5, 0.5, 50))
+    if name in USER_VALUES:
+        loss.set_user_values(USER_VALUES[name])
     return loss
 
 
@@ -72,7 +77,7 @@ def value_and_grads(
 def test_losses_registry_declares_score_and_needs() -> None:
     assert {name for name, kind in LOSSES.items() if kind.score == "cosine"} == COSINE
     needs = {name: kind.needs for name, kind in LOSSES.items() if kind.needs}
-    assert needs == {"tce": {"step"}, "sl_at_k": {"users"}}
+    assert needs == {"tce": {"step"}, **{name: {"users"} for name in USER_VALUES}}
     assert all(issubclass(kind, Loss) and kind.__doc__ for kind in LOSSES.values())
 
 
@@ -375,7 +380,7 @@ def test_loss_forward_accepts_scores_whose_sum_overflows(
 ) -> None:
     pos = torch.full((6,), 3e38)
     loss = ready(name, params)
-    if name in {"ccl", "sl", "bsl", "psl", "sl_at_k"}:
+    if name in COSINE:
         pytest.skip("no cosine is that large")
     assert torch.isfinite(loss(pos, torch.zeros(6, 5), context=context(6)))
 
@@ -432,19 +437,21 @@ def test_llpauc_loss_accepts_the_former_solver_name_of_saved_runs() -> None:
     assert make_loss("llpauc", alpha=0.5, beta=0.5, solver="rows").solver == "per-user"
 
 
-def test_begin_epoch_sl_at_k_refreshes_quantiles_every_fifth_epoch() -> None:
-    loss, calls = make_loss("sl_at_k"), []
+def test_begin_epoch_refreshes_the_20th_score_of_each_user() -> None:
+    scores = torch.stack([torch.arange(25.0), -torch.arange(25.0)])
+    epochs: dict[str, list[int]] = {"sl_at_k": [], "talos": [], "bpr": []}
+    for name, refreshed in epochs.items():
+        loss = make_loss(name)
+        for epoch in range(1, 12):
 
-    def user_quantiles(k: int) -> torch.Tensor:
-        calls.append(k)
-        return torch.full((3,), float(len(calls)))
+            def for_all_users(function, epoch=epoch, refreshed=refreshed):
+                refreshed.append(epoch)
+                return function(scores + epoch, scores > 3)
 
-    for epoch in range(1, 12):
-        loss.begin_epoch(epoch, user_quantiles)
-        assert loss.quantiles.tolist() == [1.0 + (epoch - 1) // 5] * 3
-    assert calls == [20, 20, 20]
-    make_loss("bpr").begin_epoch(1, user_quantiles)
-    assert len(calls) == 3
+            loss.begin_epoch(epoch, for_all_users)
+        if refreshed:
+            assert loss.user_values.tolist() == [5.0 + refreshed[-1], refreshed[-1] - 19.0]
+    assert epochs == {"sl_at_k": [1, 6, 11], "talos": list(range(1, 12)), "bpr": []}
 
 
 @every_loss

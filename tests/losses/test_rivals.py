@@ -76,6 +76,7 @@ def sl(p: float, ns: list[float], tau: float) -> float:
 
 
 Q, TAU_W = 0.1, 0.7  # the quantile of every user in these tests
+TAUS = 0.2, 0.3  # the temperatures of Adap-tau, of all users and of each
 
 ROWS: dict[str, tuple[dict[str, object], Callable[[float, list[float]], float]]] = {
     "bpr": ({}, lambda p, ns: mean([softplus(n - p) for n in ns])),
@@ -124,13 +125,24 @@ ROWS: dict[str, tuple[dict[str, object], Callable[[float, list[float]], float]]]
         {"temperature": 0.3, "weight_temperature": TAU_W},
         lambda p, ns: sigmoid((p - Q) / TAU_W) * sl(p, ns, 0.3),
     ),
+    "talos": (
+        {"temperature": 0.3},
+        lambda p, ns: log(
+            sum(sigmoid(n - Q) ** (1 / 0.3) for n in ns) / sigmoid(p - Q) ** (1 / 0.3)
+        ),
+    ),
+    "adap_tau": (
+        {},
+        lambda p, ns: log(sum(exp(n / TAUS[1]) for n in ns) / exp(p / TAUS[0])),
+    ),
 }
+USER_VALUES = {"sl_at_k": Q, "talos": Q, "adap_tau": TAUS}
 
 
 def made(name: str) -> Loss:
     loss = make_loss(name.split()[0], **ROWS[name][0])
-    if isinstance(loss, SLAtKLoss):
-        loss.set_quantiles(torch.full((50,), Q, dtype=torch.float64))
+    if name in USER_VALUES:
+        loss.set_user_values(torch.tensor([USER_VALUES[name]] * 50, dtype=torch.float64))
     return loss
 
 
@@ -208,9 +220,43 @@ def test_softmax_v_arithmetic() -> None:
 
 def test_sl_at_k_arithmetic() -> None:
     loss = SLAtKLoss(temperature=0.5, weight_temperature=2.0)
-    loss.set_quantiles(torch.tensor([9.0, 3.0]))
+    loss.set_user_values(torch.tensor([9.0, 3.0]))
     value = loss(POS, NEG, context=Context(users=torch.tensor([1])))
     assert value.item() == pytest.approx(1 / (1 + exp(1)) * log(exp(2) + exp(-2)), rel=1e-6)
+
+
+def test_talos_arithmetic() -> None:
+    loss = make_loss("talos", temperature=0.5)
+    loss.set_user_values(torch.tensor([9.0, 1.0]))
+    value = loss(POS, NEG, context=Context(users=torch.tensor([1])))
+    above, below = 1 / (1 + exp(-1)), 1 / (1 + exp(1))
+    assert value.item() == pytest.approx(log((above**2 + below**2) / 0.5**2), rel=1e-6)
+
+
+def test_adap_tau_temperatures_equal_a_python_loop() -> None:
+    """The Lambert function is checked by its definition, W exp(W) = x."""
+    scores = [[0.9, 0.1, -0.3, 0.0, 0.2, 0.1], [0.5, 0.6, 0.0, 0.1, -0.9, 0.2], [0.3] * 6]
+    seen = [[0], [0, 1], []]  # the last user has no positives
+    loss = make_loss("adap_tau", user_scale=0.5, warm_up_epochs=1)
+    positives = torch.zeros(3, 6, dtype=torch.bool)
+    for user, items in enumerate(seen):
+        positives[user, items] = True
+    gaps = [0.7, (0.9 + 0.5 + 0.6) / 3 - mean([mean(scores[0]), mean(scores[1])])]
+    losses = [
+        log(sum(map(exp, scores[user]))) - mean([scores[user][i] for i in seen[user]])
+        for user in (0, 1)
+    ]
+    for epoch, gap in zip((1, 2), gaps, strict=True):
+        loss.begin_epoch(epoch, lambda function: function(torch.tensor(scores), positives))
+        base, users = loss.user_values.T.tolist()
+        # p is 3 of the 12 pairs of users with positives
+        assert base == pytest.approx([gap / max(log(1 / (2 * 3 / 12)), gap)] * 3)
+        assert users[2] == base[2]
+        for user in (0, 1):
+            w = log(users[user] / base[user])
+            excess = (losses[user] - mean(losses)) / 0.5
+            assert w * exp(w) == pytest.approx(max(excess, -exp(-1)), abs=1e-5)
+        assert users[0] < base[0] < users[1]  # the second user has the higher loss
 
 
 def test_tce_dropped_fraction_grows_with_the_step() -> None:
@@ -287,19 +333,19 @@ def test_dns_uses_all_negatives_of_a_short_row() -> None:
     assert DNSLoss(hardest=3)(POS, NEG).item() == DNSLoss(hardest=2)(POS, NEG).item()
 
 
-def test_sl_at_k_quantiles_are_computed_and_checked() -> None:
+def test_top_k_quantiles_and_user_values_are_checked() -> None:
     scores = torch.tensor([[3.0, 1.0, 2.0], [0.0, 0.5, -1.0]])
     assert top_k_quantiles(scores, k=2).tolist() == [2.0, 0.0]
     assert top_k_quantiles(scores, k=9).tolist() == [1.0, -1.0]
     loss = SLAtKLoss()
     context = Context(users=torch.tensor([1]))
-    with pytest.raises(InputError, match="set_quantiles first"):
+    with pytest.raises(InputError, match="SLAtKLoss has no values of users; call begin_epoch"):
         loss(POS, NEG, context=context)
-    loss.set_quantiles(torch.zeros(1))
+    loss.set_user_values(torch.zeros(1))
     with pytest.raises(InputError, match=r"context.users must be in \[0, 1\)"):
         loss(POS, NEG, context=context)
-    with pytest.raises(InputError, match="quantiles must be"):
-        loss.set_quantiles(torch.zeros(2, 2))
+    with pytest.raises(InputError, match="values of users must be finite"):
+        loss.set_user_values(torch.tensor([0.0, math.nan]))
     with pytest.raises(InputError, match="k must be a whole number of at least 1, got 0"):
         top_k_quantiles(scores, k=0)
     with pytest.raises(InputError, match=r"scores must be \(users, items\)"):

@@ -35,8 +35,8 @@ PARAMETERS = {
 
 def loss_named(name):
     loss = make_loss(name, **PARAMETERS.get(name, {}))
-    if "users" in loss.needs:
-        loss.set_quantiles(torch.zeros(SPLIT.n_users))
+    seen = torch.from_numpy(SPLIT.train.matrix.toarray() != 0)
+    loss.begin_epoch(1, lambda function: function(torch.zeros(seen.shape), seen))
     return loss
 
 
@@ -64,6 +64,7 @@ CASES = [
     ("mf", "sl", "popularity", "cosine", False),
     ("mf", "tce", "uniform-with-positives", "dot", False),
     ("mf", "sl_at_k", "shared", "cosine", False),
+    ("mf", "adap_tau", "shared", "cosine", False),
 ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from llpauc.losses.pointwise import *
     from llpauc.losses.softmax import *
     from llpauc.losses.suggest import *
+    from llpauc.losses.user_softmax import *
 
 _NAMES = {
     "base": "Context Diagnostics Loss row_mean row_sum",
@@ -33,9 +34,10 @@ _NAMES = {
     "pairwise": "BPRLoss DNSLoss SoftmaxVLoss bpr_loss dns_loss softmax_v_loss",
     "partial_auc": "AUCLoss LLPAUCLoss OPAUCLoss",
     "pointwise": "BCELoss CCLLoss RCELoss TCELoss bce_loss ccl_loss rce_loss tce_loss",
-    "softmax": "BSLLoss PSLLoss SCELoss SLAtKLoss SLLoss"
-    " bsl_loss psl_loss sce_loss sl_at_k_loss sl_loss top_k_quantiles",
+    "softmax": "BSLLoss PSLLoss SCELoss SLLoss bsl_loss psl_loss sce_loss sl_loss",
     "suggest": "Suggestion suggest_alpha_beta",
+    "user_softmax": "AdapTauLoss SLAtKLoss TalosLoss adap_tau_loss sl_at_k_loss talos_loss"
+    " top_k_quantiles",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

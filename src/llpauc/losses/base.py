@@ -30,6 +30,7 @@ from llpauc.losses.kernels import Kernel, KernelResult
 from llpauc.options import options_of
 
 Score = Literal["dot", "cosine"]
+ForAllUsers = Callable[[Callable[[Tensor, Tensor], Tensor]], Tensor]  # see `Loss.begin_epoch`
 
 _HALF = (torch.float16, torch.bfloat16)
 _NEEDS = {
@@ -230,13 +231,14 @@ class Loss(nn.Module, ABC):
     def project_(self) -> None:
         """Bring the variables back into their domains; called after every step."""
 
-    def begin_epoch(self, epoch: int, user_quantiles: Callable[[int], Tensor]) -> None:
+    def begin_epoch(self, epoch: int, for_all_users: ForAllUsers) -> None:
         """Called before the first batch of each epoch.
 
         Args:
             epoch: counted from 1.
-            user_quantiles: K -> (n_users,), each user's K-th best score over all items; computed
-                only when called.
+            for_all_users: calls a function with the scores (n, n_items) of n users and with their
+                training items, bool (n, n_items), until all users are done; returns its results,
+                (n_users, ...).
         """
 
     @torch.no_grad()

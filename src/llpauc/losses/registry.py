@@ -31,7 +31,9 @@ LOSSES: Registry[type[Loss]] = Registry(
         "sl": "llpauc.losses.softmax:SLLoss",
         "bsl": "llpauc.losses.softmax:BSLLoss",
         "psl": "llpauc.losses.softmax:PSLLoss",
-        "sl_at_k": "llpauc.losses.softmax:SLAtKLoss",
+        "sl_at_k": "llpauc.losses.user_softmax:SLAtKLoss",
+        "talos": "llpauc.losses.user_softmax:TalosLoss",
+        "adap_tau": "llpauc.losses.user_softmax:AdapTauLoss",
     },
 )
 

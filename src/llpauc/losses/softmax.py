@@ -1,5 +1,5 @@
-"""Losses that compare a positive with all its negatives at once: SCE on scores; SL, BSL, PSL and
-SL@K on cosines.
+"""Losses that compare a positive with all its negatives at once: SCE on scores; SL, BSL and PSL on
+cosines. Those with values of each user are in `user_softmax`.
 
 Symbols: s_i, s_j scores and c_i, c_j cosines of the positive (`pos`) and its negatives (`neg`);
 sums over the j that count. Every function returns the mean over rows.
@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from llpauc.errors import InputError, check_at_least, choose
-from llpauc.losses.base import Context, Loss, minus_inf_where_masked
+from llpauc.errors import choose
+from llpauc.losses.base import Loss, minus_inf_where_masked
 from llpauc.losses.kernels import RowKernel
 from llpauc.options import Grid, LogRange, Positive
 
@@ -28,8 +28,6 @@ Temperature = Annotated[float, Gt(0), LogRange(0.05, 0.5)]
 # log(0) has no usable gradient; only a positive and a negative at opposite ends of the sphere come
 # near this.
 _SMALLEST = 1e-4
-
-_K, _REFRESH_EPOCHS = 20, 5  # of SL@K in the training loop
 
 
 def sce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -48,7 +46,7 @@ def sce_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None) -> Tensor:
     return (candidates.logsumexp(1) - pos).mean()
 
 
-def _sl_rows(pos: Tensor, neg: Tensor, mask: Tensor | None, temperature: float) -> Tensor:
+def sl_rows(pos: Tensor, neg: Tensor, mask: Tensor | None, temperature: float) -> Tensor:
     """(B,): log sum_j exp((c_j - c_i) / tau), row by row."""
     # The positive is the same for the whole row: subtracted after the sum it costs no (B, N) pass.
     return minus_inf_where_masked(neg / temperature, mask).logsumexp(1) - pos / temperature
@@ -69,7 +67,7 @@ def sl_loss(pos: Tensor, neg: Tensor, mask: Tensor | None = None, *, temperature
     >>> sl_loss(torch.tensor([0.0]), torch.tensor([[0.0, 0.0]]), temperature=0.2)  # log 2
     tensor(0.6931)
     """
-    return _sl_rows(pos, neg, mask, temperature).mean()
+    return sl_rows(pos, neg, mask, temperature).mean()
 
 
 def bsl_loss(
@@ -153,52 +151,6 @@ def psl_loss(
     return minus_inf_where_masked(powers, mask).logsumexp(1).mean()
 
 
-def sl_at_k_loss(
-    pos: Tensor,
-    neg: Tensor,
-    mask: Tensor | None = None,
-    *,
-    quantiles: Tensor,
-    temperature: float,
-    weight_temperature: float,
-) -> Tensor:
-    """SL@K: softmax loss on the positives in or near the user's top K.
-
-        sigmoid((c_i - q_u) / tau_w) * log sum_j exp((c_j - c_i) / tau)
-
-    The weight has a gradient too, as in the authors' SL@K program (their SogSL@K detaches it); q_u
-    has none.
-
-    Args:
-        quantiles: (B,), q_u of each row's user: the score of the K-th best of all items.
-        temperature: tau, above 0.
-        weight_temperature: tau_w, above 0.
-
-    Reference: Yang et al., Breaking the top-K barrier, KDD 2025.
-
-    >>> one = torch.tensor([0.0]), torch.tensor([[0.0, 0.0]])
-    >>> sl_at_k_loss(*one, quantiles=torch.zeros(1), temperature=0.2, weight_temperature=1.0)
-    tensor(0.3466)
-    """
-    weight = ((pos - quantiles) / weight_temperature).sigmoid()
-    return (weight * _sl_rows(pos, neg, mask, temperature)).mean()
-
-
-@torch.no_grad()
-def top_k_quantiles(scores: Tensor, k: int) -> Tensor:
-    """(U,): each user's K-th best score, q_u, from (U, I) scores over all items.
-
-    With fewer than K items it is the lowest score.
-
-    >>> top_k_quantiles(torch.tensor([[0.1, 0.9, 0.5]]), k=2)
-    tensor([0.5000])
-    """
-    k = check_at_least("k", k, 1)
-    if scores.dim() != 2 or scores.shape[1] == 0:
-        raise InputError(f"scores must be (users, items), got {tuple(scores.shape)}")
-    return scores.topk(min(k, scores.shape[1]), dim=1).values[:, -1]
-
-
 class SCELoss(Loss):
     meaning = "surprise at the positive among its candidates: log(1 + N) where all are equal"
     equation = staticmethod(sce_loss)
@@ -238,67 +190,3 @@ class PSLLoss(Loss):
     temperature: Temperature = 0.1
     surrogate: Annotated[Surrogate, Grid("tanh", "atan", "relu")] = "tanh"
     divisor: Positive = 2.0
-
-
-@dataclass(eq=False, repr=False)
-class SLAtKLoss(Loss):
-    """`sl_at_k_loss`, with the quantile of every user in a buffer.
-
-    The training loop refreshes the quantiles through `begin_epoch`, with K = 20. In another loop,
-    call `set_quantiles` before the first batch and every few epochs. The buffer is part of
-    `state_dict`, with the size it has.
-
-    Args:
-        temperature: above 0.
-        weight_temperature: above 0; the smaller, the harder the cut at the top K.
-
-    >>> loss = SLAtKLoss()
-    >>> loss.set_quantiles(top_k_quantiles(torch.zeros(1, 5), k=2))
-    >>> loss(torch.zeros(1), torch.zeros(1, 2), context=Context(users=torch.tensor([0])))
-    tensor(0.3466)
-    """
-
-    score = "cosine"
-    needs = frozenset({"users"})
-    meaning = "softmax loss on the positives in or near their user's top K"
-
-    temperature: Temperature = 0.2
-    weight_temperature: Annotated[float, Gt(0), LogRange(0.3, 3.0)] = 1.0
-    quantiles: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.register_buffer("quantiles", torch.empty(0))
-
-    def set_quantiles(self, quantiles: Tensor) -> None:
-        """Set q_u of every user, (n_users,), finite."""
-        if quantiles.dim() != 1 or not bool(quantiles.isfinite().all()):
-            raise InputError(
-                f"quantiles must be (n_users,) and finite, got {tuple(quantiles.shape)}"
-            )
-        self.quantiles = quantiles.detach().to(self.quantiles.device).clone()
-
-    def begin_epoch(self, epoch: int, user_quantiles: Callable[[int], Tensor]) -> None:
-        """Refresh the quantiles in epochs 1, 6, 11, ..."""
-        if (epoch - 1) % _REFRESH_EPOCHS == 0:
-            self.set_quantiles(user_quantiles(_K))
-
-    def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
-        assert context.users is not None  # checked by `prepare`
-        if len(self.quantiles) == 0:
-            raise InputError("SLAtKLoss has no quantiles yet; call set_quantiles first")
-        lowest, highest = int(context.users.min()), int(context.users.max())
-        if lowest < 0 or highest >= len(self.quantiles):
-            raise InputError(
-                f"context.users must be in [0, {len(self.quantiles)}), the users of "
-                f"set_quantiles; got {lowest if lowest < 0 else highest}"
-            )
-        quantiles = self.quantiles[context.users].to(pos.dtype)
-        return sl_at_k_loss(pos, neg, mask, quantiles=quantiles, **self.option_values)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # The buffer's size is data: take that of the checkpoint before torch compares the two.
-        stored = state_dict.get(prefix + "quantiles")
-        if isinstance(stored, Tensor):
-            self.quantiles = self.quantiles.new_empty(stored.shape)
-        super()._load_from_state_dict(state_dict, prefix, *args)

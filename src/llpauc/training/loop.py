@@ -17,7 +17,7 @@ from llpauc.data.recency import age_weights
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup, current_process_group
 from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
-from llpauc.evaluation.ranking import rank
+from llpauc.evaluation.ranking import tile_users
 from llpauc.losses.base import Loss
 from llpauc.runtime import forked_with_threads
 from llpauc.training.batches import batches, epoch_order
@@ -206,7 +206,7 @@ class _Run:
         """Train on the rest of the current epoch, or until a stop is requested."""
         progress, options, train = self.progress, self.options, self.split.train
         if not progress.batches:
-            self.loss.begin_epoch(progress.epoch, self._user_quantiles)
+            self.loss.begin_epoch(progress.epoch, self._for_all_users)
         done = progress.batches * options.batch_size
         order = epoch_order(train, options.seed, progress.epoch, done, self._chances)
         begun = reported = time.perf_counter()
@@ -302,13 +302,21 @@ class _Run:
     def _copy_weights(self) -> dict[str, torch.Tensor]:
         return {name: value.clone() for name, value in self.model.local_parameters().items()}
 
-    def _user_quantiles(self, k: int) -> torch.Tensor:
-        """(n_users,): each user's k-th best score over all items."""
+    def _for_all_users(
+        self, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """(n_users, ...): a function of the scores of all items and of the training items, called
+        for blocks of users."""
         self.engine.settle()
-        n = self.model.n_users
-        users = np.arange(n, dtype=np.int32)[self.processes.slice_of(n)]
-        scores = rank(self.model.scorer(), users, k).scores
-        return torch.from_numpy(self.processes.gather(scores[:, -1].copy()))
+        scorer, train = self.model.scorer(), self.split.train
+        users = np.arange(train.n_users, dtype=np.int32)[self.processes.slice_of(train.n_users)]
+        results = []
+        for block in np.array_split(users, len(users) // tile_users(train.n_items) + 1):
+            scores = np.empty((len(block), train.n_items), np.float32)
+            scorer.scores_into(block, scores)
+            positives = train.matrix[block].toarray() != 0
+            results.append(function(torch.from_numpy(scores), torch.from_numpy(positives)).numpy())
+        return torch.from_numpy(self.processes.gather(np.concatenate(results)))
 
 
 def validation_metrics(
