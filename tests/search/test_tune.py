@@ -30,7 +30,7 @@ from llpauc.data.writers import write_split
 from llpauc.errors import InputError
 from llpauc.losses import LOSSES, suggest_alpha_beta
 from llpauc.models.registry import trained_models
-from llpauc.options import LogRange
+from llpauc.options import LogRange, options_of
 from llpauc.recommend import Recommender
 from llpauc.recommend.parameters import plan
 from llpauc.recommend.recipes import RECIPES, moving, settled
@@ -140,7 +140,7 @@ def test_suggest_draws_points_that_can_be_trained(seed, loss):
         point["model"], point["loss"], spaces.without_names(point)
     )  # raises for a combination that cannot be trained
     assert ("temperature" in point) == (
-        point["loss"] in ("sl", "psl", "sl_at_k") or point.get("score") == "cosine"
+        "temperature" in options_of(LOSSES[point["loss"]]) or point.get("score") == "cosine"
     )
     assert ("negatives" in point) == (point["sampler"] != "all-items")
     assert ("layers" in point) == (point["model"] == "lightgcn")

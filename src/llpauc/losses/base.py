@@ -224,9 +224,9 @@ class Loss(nn.Module, ABC):
         """The variables over which the loss is minimised."""
         return []
 
-    def fast_parameters(self) -> list[nn.Parameter]:
-        """The variables with a higher learning rate than the model's, twice it in the paper."""
-        return []
+    def rate_factors(self) -> dict[str, float]:
+        """Factors of the learning rate, by the name of the variable; 1 for all others."""
+        return {}
 
     def project_(self) -> None:
         """Bring the variables back into their domains; called after every step."""

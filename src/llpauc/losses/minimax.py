@@ -23,7 +23,7 @@ from llpauc.losses.base import Loss
 
 
 def minimax_parameter_groups(
-    model_params: Iterable[nn.Parameter], loss: Loss, lr: float, fast: float = 2.0, **options: Any
+    model_params: Iterable[nn.Parameter], loss: Loss, lr: float, **options: Any
 ) -> list[dict[str, Any]]:
     """Parameter groups for any `torch.optim` class: the model, then the variables of the loss.
 
@@ -32,8 +32,8 @@ def minimax_parameter_groups(
     Args:
         model_params: minimised.
         loss: any loss; one without variables adds no group.
-        lr: the base rate, above 0.
-        fast: factor of the rate for `loss.fast_parameters()`; 2 in the paper.
+        lr: the rate of the model, above 0; those of the variables are multiples of it, see
+            `Loss.rate_factors`.
         options: further options of every group, such as betas or weight_decay.
 
     >>> from llpauc.losses import LLPAUCLoss
@@ -41,17 +41,17 @@ def minimax_parameter_groups(
     >>> [(len(group["params"]), group["lr"], group["maximize"]) for group in groups]
     [(1, 0.1, False), (2, 0.1, False), (1, 0.2, False), (2, 0.2, True)]
     """
-    for name, value in (("lr", lr), ("fast", fast)):
-        if not (value > 0.0 and math.isfinite(value)):
-            raise InputError(f"{name} must be above 0, got {value!r}")
+    if not (lr > 0.0 and math.isfinite(lr)):
+        raise InputError(f"lr must be above 0, got {lr!r}")
     groups = [{"maximize": False, **options, "params": list(model_params), "lr": float(lr)}]
-    fast_ids = {id(parameter) for parameter in loss.fast_parameters()}
+    named, factors = loss.rate_factors(), {}
+    for name, parameter in loss.named_parameters():
+        factors[id(parameter)] = named.get(name, 1.0)
     for maximize, parameters in _variables(loss):
-        for is_fast in (False, True):
-            members = [p for p in parameters if (id(p) in fast_ids) == is_fast]
-            if members:
-                group = {"params": members, "lr": lr * fast if is_fast else float(lr)}
-                groups.append({**options, **group, "maximize": maximize, "weight_decay": 0.0})
+        for factor in sorted({factors[id(p)] for p in parameters}):
+            members = [p for p in parameters if factors[id(p)] == factor]
+            group = {"params": members, "lr": lr * factor, "maximize": maximize}
+            groups.append({**options, **group, "weight_decay": 0.0})
     return groups
 
 
@@ -88,14 +88,13 @@ def minimax_optimizer(
     model_params: Iterable[nn.Parameter],
     loss: Loss,
     lr: float,
-    fast: float = 2.0,
     **options: Any,
 ) -> Optimizer:
     """An optimizer of the model and the variables of the loss, which also projects them.
 
     Args:
         kind: a `torch.optim` class with the option `maximize`, e.g. torch.optim.Adam.
-        model_params, loss, lr, fast, options: as in `minimax_parameter_groups`.
+        model_params, loss, lr, options: as in `minimax_parameter_groups`.
 
     >>> import torch
     >>> from llpauc.losses import LLPAUCLoss
@@ -107,6 +106,6 @@ def minimax_optimizer(
     >>> loss.neg_threshold.item()  # a step of 200 times its gradient, then projected
     5.0
     """
-    optimizer = kind(minimax_parameter_groups(model_params, loss, lr, fast, **options))  # type: ignore[call-arg]
+    optimizer = kind(minimax_parameter_groups(model_params, loss, lr, **options))  # type: ignore[call-arg]
     attach(loss, optimizer)
     return optimizer

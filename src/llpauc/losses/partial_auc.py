@@ -39,7 +39,7 @@ from llpauc.losses.per_user import (
     per_user_objective,
 )
 from llpauc.metrics.partial_auc import selected_count
-from llpauc.options import Aliases, Fraction
+from llpauc.options import Aliases, Fraction, Positive
 
 Solver = Annotated[Literal["sgda", "exact", "per-user"], Aliases({"rows": "per-user"})]
 
@@ -69,6 +69,7 @@ class LLPAUCLoss(Loss):
         sharpness: kappa, above 0: how close softplus is to max(0, .); unused by "exact".
         gap_penalty: w, at least 0; unused by "per-user".
         solver: "sgda", "exact" or "per-user".
+        neg_threshold_rate: learning rate of s- with "sgda", as a multiple of the model's; above 0.
 
     Shapes: pos_scores (B,), neg_scores and neg_mask (B, N); returns a scalar. float32 scores on a
     CPU go through a one-pass kernel, which has first derivatives only; others through autograd.
@@ -92,6 +93,7 @@ class LLPAUCLoss(Loss):
     sharpness: Annotated[float, Gt(0), Le(math.inf)] = 5.0
     gap_penalty: Annotated[float, Ge(0)] = 0.0
     solver: Solver = "sgda"
+    neg_threshold_rate: Positive = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,8 +127,8 @@ class LLPAUCLoss(Loss):
     def descent_parameters(self) -> list[nn.Parameter]:
         return self._named("pos_center", "neg_center", "neg_threshold")
 
-    def fast_parameters(self) -> list[nn.Parameter]:
-        return self._named("gap", "pos_threshold", "neg_threshold")
+    def rate_factors(self) -> dict[str, float]:
+        return {"gap": 2.0, "pos_threshold": 2.0, "neg_threshold": self.neg_threshold_rate}
 
     def _named(self, *names: str) -> list[nn.Parameter]:
         return [self.get_parameter(name) for name in names if self.solver == "sgda"]
@@ -246,8 +248,9 @@ class OPAUCLoss(LLPAUCLoss):
 @dataclass(eq=False, repr=False)
 class AUCLoss(LLPAUCLoss):
     """AUC with the square loss: all positives against all negatives. LLPAUCLoss(1, 1) by
-    definition; nothing is selected, so there is no sharpness."""
+    definition; nothing is selected, so there is no sharpness and no threshold."""
 
     alpha: Fraction = field(init=False, default=1.0)
     beta: Fraction = field(init=False, default=1.0)
     sharpness: float = field(init=False, default=5.0)
+    neg_threshold_rate: float = field(init=False, default=2.0)

@@ -42,7 +42,8 @@ def make_loss(name: str, **params: Any) -> Loss:
     """The loss of that name; raises `InputError` for an unknown name or parameter.
 
     >>> make_loss("llpauc", alpha=0.7, beta=0.1)
-    LLPAUCLoss(alpha=0.7, beta=0.1, sharpness=5.0, gap_penalty=0.0, solver='sgda')
+    LLPAUCLoss(alpha=0.7, beta=0.1, sharpness=5.0, gap_penalty=0.0, solver='sgda', \
+neg_threshold_rate=2.0)
     """
     kind = LOSSES[name]
     accepted = options_of(kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Gt
@@ -27,7 +27,7 @@ from llpauc.losses.base import (
 from llpauc.losses.softmax import Temperature, sl_rows
 from llpauc.options import LogRange, NonNegativeInt
 
-_K = 20  # of the thresholds in the training loop
+_K, _REFRESH_EPOCHS = 20, 5  # of the thresholds in the training loop
 _ASSUMED_GAP = 0.7  # between the mean cosines of positives and of all pairs, until it is measured
 _SMALLEST_GAP = 0.05
 _LOWEST_W_ARGUMENT = -math.exp(-1.0) + 1e-9  # at -1/e itself, rounding may leave the domain of W
@@ -139,14 +139,13 @@ def top_k_quantiles(scores: Tensor, k: int) -> Tensor:
 
 @dataclass(eq=False, repr=False)
 class _UserLoss(Loss):
-    """A loss with a buffer `user_values`, (n_users, ...), refreshed before some epochs.
+    """A loss with a buffer `user_values`, (n_users, ...), which `begin_epoch` refreshes.
 
     The buffer is part of `state_dict`, with the size it has.
     """
 
     score = "cosine"
     needs = frozenset({"users"})
-    refresh_epochs: ClassVar[int] = 1
 
     user_values: Tensor = field(init=False)
 
@@ -155,7 +154,8 @@ class _UserLoss(Loss):
         self.register_buffer("user_values", torch.empty(0))
 
     def begin_epoch(self, epoch: int, for_all_users: ForAllUsers) -> None:
-        if (epoch - 1) % self.refresh_epochs == 0:
+        """Refresh the values in epochs 1, 6, 11, ..."""
+        if (epoch - 1) % _REFRESH_EPOCHS == 0:
             self.set_user_values(self.new_user_values(epoch, for_all_users))
 
     def new_user_values(self, epoch: int, for_all_users: ForAllUsers) -> Tensor:
@@ -194,8 +194,7 @@ class _UserLoss(Loss):
 
 @dataclass(eq=False, repr=False)
 class SLAtKLoss(_UserLoss):
-    """`sl_at_k_loss`; `begin_epoch` computes the thresholds of all users with K = 20, in epochs 1,
-    6, 11, ...
+    """`sl_at_k_loss`; `begin_epoch` computes the thresholds of all users with K = 20.
 
     Args:
         temperature: above 0.
@@ -209,7 +208,6 @@ class SLAtKLoss(_UserLoss):
     """
 
     meaning = "softmax loss on the positives in or near their user's top K"
-    refresh_epochs = 5
 
     temperature: Temperature = 0.2
     weight_temperature: Annotated[float, Gt(0), LogRange(0.3, 3.0)] = 1.0
@@ -224,7 +222,7 @@ class TalosLoss(_UserLoss):
     """`talos_loss`; `begin_epoch` computes the thresholds of all users with K = 20.
 
     Departs from the paper: the authors learn q_u by quantile regression on sampled items, here it
-    is computed from all items before each epoch.
+    is computed from all items in epochs 1, 6, 11, ...
 
     Args:
         temperature: above 0.
@@ -256,9 +254,9 @@ class AdapTauLoss(_UserLoss):
     D is the mean cosine of the positives minus that of all pairs, or 0.7 in the first epochs. W is
     the Lambert function: a user with a higher loss has a higher temperature.
 
-    Departs from the authors' program: L_u and D are computed from all items before the epoch, not
-    from the batches of the last one; all users count for p and D, not only those with more
-    positives than the lowest fifth; tau_0 is at most 1, and D at least 0.05.
+    Departs from the authors' program: L_u and D are computed from all items in epochs 1, 6, 11,
+    ..., not from the batches of the last epoch; all users count for p and D, not only those with
+    more positives than the lowest fifth; tau_0 is at most 1, and D at least 0.05.
 
     Args:
         user_scale: above 0; the larger, the closer each tau_u is to tau_0.

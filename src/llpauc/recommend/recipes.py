@@ -127,7 +127,7 @@ def paper(train: Interactions, valid: Interactions | None = None) -> dict[str, A
 def with_loss(setting: Mapping[str, Any], loss: str, **loss_parameters: Any) -> dict[str, Any]:
     """The setting with another loss. Parameters of LLPAUC that the loss does not have are removed.
 
-    The temperature of a loss is not that of LLPAUC's cosine, so it is removed too.
+    The temperature of LLPAUC's cosine is removed too where the loss is meant for cosines.
 
     >>> llpauc = {"loss": "llpauc", "alpha": 0.7, "beta": 0.1, "temperature": 0.3}
     >>> with_loss(llpauc, "sl", temperature=0.1)
@@ -136,7 +136,9 @@ def with_loss(setting: Mapping[str, Any], loss: str, **loss_parameters: Any) -> 
     {'loss': 'opauc', 'beta': 0.1, 'temperature': 0.3}
     """
     accepted = set(options_of(choose(LOSSES, loss, "loss")))
-    removed = (set(options_of(LLPAUCLoss)) - accepted) | ({"temperature"} & accepted)
+    removed = set(options_of(LLPAUCLoss)) - accepted
+    if LOSSES[loss].score == "cosine":
+        removed.add("temperature")
     rest = {name: value for name, value in setting.items() if name not in removed}
     return {**rest, "loss": loss, **loss_parameters}
 
