@@ -38,6 +38,7 @@ PAPER_GRID: dict[str, tuple[float, ...]] = {
 _SMALL_CATALOGUE = 3_000  # items up to which every item is a negative
 _LARGE_CATALOGUE = 20_000  # items beyond which the sigmoid is sharper
 _MANY_EVENTS = 500_000  # beyond which graph propagation costs more than it gains
+_WORK = 8e12  # multiplications of a training at most, where that is at least 8 epochs
 _NEWS_GAIN = 1.5  # ratio of recent popularity to popularity from which `moving` is recommended
 
 Recipe = Callable[[Interactions, Interactions | None], dict[str, Any]]
@@ -75,6 +76,7 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
         of_loss = {**per_user, "sharpness": 20.0, "beta": beta}
     else:
         of_loss = {"temperature": 0.25, "beta": 2 * beta}
+    dimensions, negatives = (256, train.n_items) if small else (128, 2_048)
     return {
         **({"model": "mf"} if many else {"model": "lightgcn", "layers": 2}),
         "loss": "llpauc",
@@ -82,12 +84,12 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
         **of_loss,
         "score": "cosine",
         "init": "spectral",
-        "dimensions": 256 if small else 128,
+        "dimensions": dimensions,
         "sampler": "all-items" if small else "shared",
-        "negatives": train.n_items if small else 2_048,
+        "negatives": negatives,
         "batch_size": 4_096 if many else 1_024,
         "lr": 0.003,
-        "epochs": 12 if many else 100,
+        "epochs": int(min(max(_WORK / (3 * len(train) * negatives * dimensions), 8), 100)),
         "patience": 4,
         "blend": "ease,ials",
         "refit": True,
@@ -122,6 +124,38 @@ def moving(
 def paper(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
     """The reference setting: MF by dot product, 64 dimensions, 100 negatives from all items."""
     return {"model": "mf", "loss": "llpauc", "alpha": 0.7, "beta": 0.1, **PAPER_PROTOCOL}
+
+
+def description(settings: Mapping[str, Any], train: Interactions) -> list[str]:
+    """What settings of a recipe mean, in a few lines.
+
+    >>> events = Interactions.of(["ann", "bob"], ["x", "y"])
+    >>> print("\\n".join(description(settled(events), events)))
+    model lightgcn: a graph model, for up to 500,000 events; 256 dimensions
+    loss llpauc, against all 2 items
+    blend: ease, ials are added with the weights that are best on validation
+    refit: trained again on all events before the test, for the chosen number of epochs
+    """
+    graph = "layers" in settings
+    size = "up to" if len(train) <= _MANY_EVENTS else "more than"
+    kind = "a graph model" if graph else "matrix factorization"
+    half_life = settings.get("half_life")
+    recent = "" if half_life is None else ", recent events first (they predict far better here)"
+    negatives = settings["negatives"]
+    drawn = f"all {negatives:,} items" if negatives >= train.n_items else f"{negatives:,} negatives"
+    lines = [
+        f"model {settings['model']}: {kind}, for {size} {_MANY_EVENTS:,} events;"
+        f" {settings['dimensions']} dimensions",
+        f"loss {settings['loss']}, against {drawn}{recent}",
+    ]
+    if settings.get("blend"):
+        added = str(settings["blend"]).replace(",", ", ")
+        lines.append(f"blend: {added} are added with the weights that are best on validation")
+    if settings.get("refit"):
+        lines.append(
+            "refit: trained again on all events before the test, for the chosen number of epochs"
+        )
+    return lines
 
 
 def with_loss(setting: Mapping[str, Any], loss: str, **loss_parameters: Any) -> dict[str, Any]:
