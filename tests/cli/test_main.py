@@ -26,10 +26,13 @@ from llpauc.cli import COMMANDS, console, main
 from llpauc.cli.parser import Group
 from llpauc.data.demo import demo_data
 from llpauc.data.formats import FORMATS
+from llpauc.data.readers import read_interactions, read_split
+from llpauc.data.splits import split_temporal
 from llpauc.losses import LOSSES
 from llpauc.metrics.names import METRIC_NAMES
 from llpauc.models.registry import MODELS, untrained_models
 from llpauc.recommend import Recommender
+from llpauc.search.candidates import prepare
 from llpauc.training import SAMPLERS, Diverged
 from llpauc.training.engine import CpuEngine
 
@@ -386,7 +389,7 @@ BAD_OPTIONS = [
     ),
     (
         ["data", "split", "EVENTS", "out", "--how", "luck"],
-        ["unknown how 'luck'; choose one of: random_per_user"],
+        ["unknown how 'luck'; choose one of: auto, temporal"],
     ),
     (["data", "split", "COLD", "out"], ["is split already into train, test; name one file"]),
     (["recommend", "RUN", "-k", "0"], ["--k must be at least 1, got 0"]),
@@ -571,7 +574,7 @@ def test_evaluate_writes_per_user_values_and_lists_that_match_its_means(run, wor
     assert f"{results['popularity']['all']['recall@5']:.4f}" in text_result
     head, *lists = Path("p/lists.tsv").read_text(encoding="utf-8").splitlines()
     assert head == "model\tuser\titem\trank\tscore"
-    assert len(lists) == len(results) * 40 * 5
+    assert len(lists) == len(rows) * 5
 
 
 def test_evaluate_and_recommend_accept_k_above_the_number_of_items(run, events, trained):
@@ -625,6 +628,48 @@ def test_evaluate_reads_the_output_of_data_split_and_data_noise(run, work_folder
                                                 if k.startswith(("also", "cold"))}}  # fmt: skip
     assert clean["train"]["interactions"] == noise["train"]["interactions"]
     assert clean["train"]["rating, least"] >= 3 > noise["train"]["rating, least"]
+
+
+def test_evaluate_train_and_auto_hold_out_the_same_events(run, events):
+    def pairs(part, matrix=None):
+        users, items = (part.matrix if matrix is None else matrix).nonzero()
+        return set(zip(part.user_ids.ids(users), part.item_ids.ids(items), strict=True))
+
+    expected = split_temporal(read_interactions(events).interactions)
+    assert run("data", "split", events, "s", "--write", "csv").code == 0
+    for name, part in read_split("s").parts.items():
+        assert pairs(part) == pairs(expected.parts[name])
+    words = ["--models", "popularity", "--metrics", "auc", "--json"]  # the order of ties is free
+    of_file, of_folder = (json.loads(run("evaluate", x, *words).out) for x in (events, "s"))
+    assert of_file["results"] == of_folder["results"]
+    of_auto = prepare(read_interactions(events).interactions, seed=0).split
+    assert {name: pairs(part) for name, part in of_auto.parts.items()} == {
+        name: pairs(part) for name, part in expected.parts.items()
+    }
+    # `train` and `tune` have no test part: they hold out the last events for validation.
+    held_out = split_temporal(read_interactions(events).interactions, valid=0.2, test=0.0).valid
+    result = run("train", events, "--epochs", "1", "--hold-out", "0.2")
+    assert "validation events: one cut in time for all users: 20% for validation" in result.err
+    assert "optimistic" not in result.err
+    fitted = Recommender.load("run").require_fitted()
+    assert pairs(fitted, fitted.held_out["valid"]) == pairs(held_out)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data", "split", "EVENTS", "s"],
+        ["evaluate", "EVENTS", "--models", "popularity"],
+        ["train", "EVENTS", "--epochs", "1"],
+        ["tune", "EVENTS", "--trials", "1", "--epochs", "1"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_warn_of_a_random_split_of_events_with_timestamps(run, events, words):
+    words = [events if word == "EVENTS" else word for word in words]
+    result = run(*words, "--how", "random_per_user")
+    assert result.code == 0
+    assert len([line for line in result.err.splitlines() if "values are optimistic" in line]) == 1
 
 
 def test_data_split_preserves_ids_with_any_character(run, events):
@@ -892,7 +937,7 @@ def test_evaluate_runs_without_a_common_user(run, work_folder, trained):
 
 
 def test_train_warns_if_the_model_is_below_popularity(run, events):
-    assert run("data", "split", events, "parts").code == 0
+    assert run("data", "split", events, "parts", "--how", "random_per_user").code == 0
     result = run("train", "parts", "--epochs", "1", "--lr", "1e-9", "--cold-users", "random")
     assert "mf is below popularity in ndcg@20; try --recipe auto" in result.err
 

@@ -140,14 +140,14 @@ def test_config_toml_has_every_setting_as_an_option(loss):
     plan = dataclasses.asdict(recommender.plan())
     config = tomllib.loads(config_toml(recommender.get_params()))
     options = {field.name for field in dataclasses.fields(ModelOptions)}
-    options |= {"seed", "hold_out", "refit"}
-    assert set(config) <= options
-    assert options >= set(inspect.signature(train).parameters) & {"seed", "hold_out", "refit"}
+    of_train = {"seed", "hold_out", "how", "refit"}
+    assert set(config) <= options | of_train
+    assert of_train <= set(inspect.signature(train).parameters)
     rest = dict(pair.split("=") for pair in config.pop("loss_options").split(","))
     expected = {**plan["model_options"], **plan["training"], "model": "mf", "loss": loss}
     expected |= {p.name: p.default for p in inspect.signature(LOSSES[loss]).parameters.values()
                if p.default is not inspect.Parameter.empty}  # fmt: skip
-    expected |= plan["loss_parameters"] | {"hold_out": 0.1, "refit": False}
+    expected |= plan["loss_parameters"] | {"hold_out": 0.1, "how": "auto", "refit": False}
     stored = {**config, **rest}
     assert set(stored) == {name for name, value in expected.items() if value is not None}
     assert all(str(stored[name]) == str(expected[name]) for name in stored)

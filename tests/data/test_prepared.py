@@ -88,6 +88,9 @@ def same_matrix(one, other) -> bool:
 
 
 BY_TIME = [
+    ("auto", {}),
+    ("auto", {"valid": 0.3, "test": 0.0}),
+    ("temporal_per_user", {}),
     ("temporal", {"valid": 0.1, "test": 0.2}),
     ("temporal", {"valid": 0.0, "test": 0.3, "per_user": False}),
     ("temporal", {"valid": 0.2, "test": 0.1, "per_user": True}),
@@ -112,6 +115,19 @@ def test_prepare_splits_by_time_equal_those_in_memory(tmp_path, how, options):
     assert manifest["rows"] == {"read": 3000, "rejected": 0}
     caught = set(manifest["notes"])
     assert set(expected.notes) <= caught
+
+
+def test_prepare_auto_successive_users_are_split_per_user_as_in_memory(tmp_path):
+    columns = {"user": [n // 9 for n in range(180)], "item": [n % 9 for n in range(180)]}
+    write_csv(tmp_path / "e.csv", columns | {"timestamp": list(range(180))})
+    expected = splits.split(read_interactions(tmp_path / "e.csv").interactions, seed=3)
+    assert "the last events of each user (one cut would leave 100%" in expected.notes[0]
+    manifest = prepare([tmp_path / "e.csv"], tmp_path / "p", memory="200MB")
+    got = open_prepared(tmp_path / "p")
+    assert {name: triples(part) for name, part in got.parts.items()} == {
+        name: triples(part) for name, part in expected.parts.items()
+    }
+    assert set(expected.notes) <= set(manifest["notes"])
 
 
 RANDOM = [
@@ -145,7 +161,7 @@ def test_prepare_random_splits_depend_on_seed_not_on_row_order(tmp_path):
     other.write_text("\n".join([header, *lines[::-1]]) + "\n", encoding="utf-8")
     got = []
     for source, seed in ((file, 1), (other, 1), (file, 2)):
-        prepare([source], tmp_path / "p", seed=seed, memory="200MB")
+        prepare([source], tmp_path / "p", how="random", seed=seed, memory="200MB")
         got.append(triples(open_prepared(tmp_path / "p").test))
     assert got[0] == got[1]
     assert got[0] != got[2]
@@ -323,13 +339,16 @@ def test_prepare_replaces_only_prepared_data(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["events.csv", "p"]
 
 
-def test_prepare_held_out_users_limits_the_number_of_users(tmp_path):
+@pytest.mark.parametrize(
+    ("how", "same"), [("auto", "temporal_per_user"), ("random_per_user", "random_per_user")]
+)
+def test_prepare_held_out_users_limits_the_number_of_users(tmp_path, how, same):
     file = write_events(tmp_path / "events.csv")
-    prepare([file], tmp_path / "p", held_out_users=7, memory="200MB")
+    prepare([file], tmp_path / "p", how=how, held_out_users=7, memory="200MB")
     got = open_prepared(tmp_path / "p")
     assert len(np.unique(got.test.users)) == 7
     assert set(got.valid.users.tolist()) <= set(got.test.users.tolist())
-    prepare([file], tmp_path / "q", memory="200MB")
+    prepare([file], tmp_path / "q", how=same, memory="200MB")
     all_users = open_prepared(tmp_path / "q")
     some = np.isin(all_users.test.users, got.test.users)
     assert triples(all_users.test.take(some)) == triples(got.test)

@@ -16,9 +16,13 @@ from hypothesis import strategies as st
 from llpauc.data.filters import k_core
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.splits import (
+    OPTIMISTIC,
     SPLITS,
+    TooFewEvents,
     canonical_order,
+    hold_out,
     split,
+    split_auto,
     split_leave_k_out,
     split_random,
     split_random_per_user,
@@ -31,6 +35,8 @@ DATA = Path(os.environ.get("LLPAUC_DATA", Path(__file__).parents[3] / "shared" /
 Event = tuple[Any, Any, float]
 
 EVERY_WAY: list[tuple[str, dict[str, Any]]] = [
+    ("auto", {}),
+    ("temporal_per_user", {}),
     ("random_per_user", {}),
     ("random", {}),
     ("temporal", {}),
@@ -328,11 +334,12 @@ def test_split_empty_parts_and_zero_fractions() -> None:
         ("random", {"test": float("nan")}, "got nan"),
         ("random_per_user", {"valid": 0.5, "test": 0.5}, r"valid \+ test must be below 1"),
         ("temporal", {"k": 1}, "the split 'temporal' has no option 'k'; it takes: valid, test"),
-        ("temporal", {}, "the split 'temporal.*' needs timestamps and this data has none"),
+        ("temporal", {}, "the split 'one cut in time.*' needs timestamps and this"),
+        ("auto", {"k": 1}, "the split 'auto' has no option 'k'"),
         ("leave_k_out", {}, "the split 'leave 1 out by time' needs timestamps"),
         ("leave_k_out", {"k": 0}, "k must be a whole number of at least 1, got 0"),
         ("leave_k_out", {"by": "size"}, "unknown order \\(by\\) 'size'; choose one of: time"),
-        ("by_luck", {}, "unknown split 'by_luck'; choose one of: random_per_user, random"),
+        ("by_luck", {}, "unknown split 'by_luck'; choose one of: auto, temporal"),
     ],
 )
 def test_split_errors_name_bad_options(how: str, options: dict[str, Any], message: str) -> None:
@@ -350,6 +357,61 @@ def test_split_errors_name_bad_seeds_and_times() -> None:
         split_random(data, seed=-1)
     with pytest.raises(InputError, match="at random' needs a seed"):
         split_leave_k_out(data, by="random")
+
+
+def in_turn() -> Interactions:
+    """One user after another: after a cut in time, most held-out users have no history."""
+    return Interactions.of(np.repeat(range(20), 10), [*range(10)] * 20, timestamps=range(200))
+
+
+@pytest.mark.parametrize(
+    ("data", "how", "words"),
+    [
+        (table(), "temporal", "one cut in time for all users: 10% for validation, 20% for the"),
+        (in_turn(), "temporal_per_user", "one cut would leave 100% of the held-out users without"),
+        # All events of one day: the part of one cut is empty.
+        (
+            Interactions.of(np.repeat(range(9), 9), [*range(9)] * 9, timestamps=[1] * 80 + [2]),
+            "temporal_per_user",
+            "one cut would leave a part empty",
+        ),
+        (Interactions.of(["a"] * 20, range(20)), "random_per_user", "random per user"),
+        (Interactions.of(["a"] * 9, range(9), timestamps=[7] * 9), "random_per_user", "random"),
+        (
+            Interactions.of(["a"] * 9, range(9), timestamps=[np.inf, *range(8)]),
+            "random_per_user",
+            "random",
+        ),
+    ],
+)
+def test_split_auto_chooses_by_times_and_cold_users(
+    data: Interactions, how: str, words: str
+) -> None:
+    parts = split_auto(data, seed=3)
+    assert words in parts.notes[0]
+    assert as_sets(parts) == as_sets(split(data, how, seed=3))
+
+
+def test_split_random_with_timestamps_is_noted_as_optimistic() -> None:
+    data = table()
+    bare = Interactions(data.users, data.items, data.user_ids, data.item_ids)
+    for how, options in EVERY_WAY:
+        at_random = how.startswith("random") or options.get("by") == "random"
+        assert (OPTIMISTIC in split(data, how, seed=1, **options).notes) == at_random
+    assert OPTIMISTIC not in split(bare, "random", seed=1).notes
+
+
+def test_hold_out_takes_the_last_training_events() -> None:
+    whole = split_temporal(table(), valid=0.0, test=0.2)
+    held = hold_out(whole, 0.1, seed=0)
+    assert held.test is whole.test
+    assert held.train.timestamps is not None
+    assert held.valid is not None
+    assert held.valid.timestamps is not None
+    assert held.train.timestamps.max() < held.valid.timestamps.min()
+    assert OPTIMISTIC in hold_out(whole, 0.1, seed=0, how="random_per_user").notes
+    with pytest.raises(TooFewEvents):
+        hold_out(Split(Interactions.of(["a"], ["x"])), 0.1, seed=0)
 
 
 def test_splits_registry_is_covered_by_these_tests() -> None:

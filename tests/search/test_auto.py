@@ -92,7 +92,7 @@ def test_prepare_successive_users_are_split_per_user():
         timestamps=data.users * 1000.0 + np.arange(len(data)),
     )  # fmt: skip
     prepared = prepare(in_turn, 0)
-    assert "the last events of each user" in prepared.how
+    assert "The last events of each user" in prepared.how
     for user in range(in_turn.n_users):
         last = [p.timestamps[p.users == user].max() for p in prepared.split.parts.values()]
         assert last == sorted(last)
@@ -104,7 +104,7 @@ def test_prepare_without_timestamps_splits_at_random_by_seed():
     bare = Interactions(data.users, data.items, data.user_ids, data.item_ids)
     one, same, other = (prepare(bare, seed).split.test for seed in (1, 1, 2))
     assert one.items.tolist() == same.items.tolist() != other.items.tolist()
-    with pytest.raises(InputError, match="--how temporal needs a timestamp"):
+    with pytest.raises(InputError, match="needs timestamps and this data has none"):
         prepare(bare, 0, "temporal")
 
 
@@ -506,7 +506,7 @@ def test_auto_command_with_few_events_delivers_popularity(text, tmp_path, capsys
         ("a,x\na,y\n", [], "only one user"),
         ("", [], "empty"),
         ("a,x\nb,y\n", ["--budget", "soon"], "90s, 20m or 2h"),
-        ("a,x\nb,y\n", ["--how", "temporal"], "needs a timestamp"),
+        ("a,x\nb,y\n", ["--how", "temporal"], "needs timestamps"),
     ],
 )
 def test_auto_command_bad_input_is_one_line(text, options, expected, tmp_path, capsys):

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from threading import Timer
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import (
     command_name,
@@ -18,7 +18,7 @@ from llpauc.cli.console import (
     show_table,
     time_span,
 )
-from llpauc.cli.data_options import Seed, TableOptions
+from llpauc.cli.data_options import HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import train_config
 from llpauc.options import Count
@@ -35,7 +35,7 @@ def auto(
     out: str = "auto",
     k: Count = 20,
     seed: Seed = 0,
-    how: Literal["auto", "temporal", "per_user", "random"] = "auto",
+    how: HoldOutRule = "auto",
     table: TableOptions,
     json: bool = False,
 ) -> None:
@@ -55,8 +55,7 @@ def auto(
         out: folder for the results
         k: length of the lists
         seed: of the split and of every training
-        how: to split a single file: temporal (one cut in time for all users), per_user (the last
-            events of each user), random, or auto: by time where there are timestamps
+        how: split of a single file, as for llpauc data split
         json: print the result as JSON
     """
     from llpauc.data.interactions import Split

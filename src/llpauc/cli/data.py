@@ -109,7 +109,8 @@ def noise(
     """Make the paper's pair of data sets, clean and noise, from raw ratings.
 
     Clean drops the noisy events, whose rating or dwell time is below the threshold, and splits the
-    others. Noise has the same test part, and noisy events in train and valid, at equal size.
+    others, by default at random per user. Noise has the same test part, and noisy events in train
+    and valid, at equal size.
 
     Args:
         path: a file with a rating or dwell-time column
@@ -127,7 +128,7 @@ def noise(
     pair = clean_and_noise(
         _single(table, path, warn_low_ratings=False).interactions,
         threshold=threshold,
-        split=options.how,
+        split="random_per_user" if options.how == "auto" else options.how,
         core=options.k_core,
         seed=options.seed,
         **options.sizes,

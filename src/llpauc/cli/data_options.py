@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 HeldOut = Annotated[float, Ge(0), Lt(1)]
 Seed = NonNegativeInt
-SplitRule = Literal["random_per_user", "random", "temporal", "leave_k_out"]
+HoldOutRule = Literal["auto", "temporal", "temporal_per_user", "random_per_user", "random"]
+SplitRule = Literal[HoldOutRule, "leave_k_out"]
 FileFormat = Literal["tsv", "csv", "parquet", "inter"]
 
 
@@ -114,7 +115,9 @@ class SplitOptions:
     """How to split a single file.
 
     Args:
-        how: split rule of a single file
+        how: split of a single file: temporal (one cut in time for all users), temporal_per_user
+            (the last events of each user), random_per_user, random (over all events), leave_k_out,
+            or auto: one of the first two where there are timestamps, else random_per_user
         valid: fraction of the events for validation
         test: fraction of the events for the test
         leave: events of each user held out for the test, and as many for validation (leave_k_out)
@@ -122,7 +125,7 @@ class SplitOptions:
         seed: same seed, same split
     """
 
-    how: SplitRule = "random_per_user"
+    how: SplitRule = "auto"
     valid: HeldOut = 0.1
     test: HeldOut = 0.2
     leave: Count = 1

@@ -19,7 +19,7 @@ from llpauc.cli.console import (
     print_result,
     progress,
 )
-from llpauc.cli.data_options import HeldOut, Seed, TableOptions
+from llpauc.cli.data_options import HeldOut, HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import CheckpointOptions, ModelOptions
 from llpauc.options import Choices
@@ -40,6 +40,7 @@ def train(
     options: ModelOptions,
     seed: Seed = 0,
     hold_out: HeldOut = 0.1,
+    how: HoldOutRule = "auto",
     refit: bool = False,
     recipe: Annotated[str, Choices("llpauc.recommend.recipes:RECIPES")] = "auto",
     metrics: str = "recall@20,ndcg@20",
@@ -53,16 +54,17 @@ def train(
     """Train a model on a file of interactions and save it as a run folder.
 
     The data is a folder with train, valid and test files, or a single file. The valid part chooses
-    the epoch; for a single file, a fraction of each user's events is held out for this. The test
-    part is read once, at the end. Ctrl-C stops after the current batch and saves the best weights
-    so far; the same command with --resume continues. To train with several processes, see
-    docs/how-to/distributed.md.
+    the epoch; for a single file, the last events are held out for this (random ones without
+    timestamps). The test part is read once, at the end. Ctrl-C stops after the current batch and
+    saves the best weights so far; the same command with --resume continues. To train with several
+    processes, see docs/how-to/distributed.md.
 
     Args:
         path: a file of interactions, or a folder with train/valid/test files
         out: the run folder
         seed: of the initial vectors, the order of events and the negatives
-        hold_out: fraction of each user's events that choose the epoch if there is no valid part
+        hold_out: fraction of the events that choose the epoch if there is no valid part
+        how: which events to hold out, as for llpauc data split
         refit: after the epoch is chosen, train again on all events before the test, for as many
             epochs; the recipe auto does
         recipe: settings where no option is given: good ones for the data (auto), for data without
@@ -85,7 +87,8 @@ def train(
 
     def prepare() -> _Job:
         # Check all options before a file is read
-        given = options.given() | {"hold_out": hold_out, **({"refit": True} if refit else {})}
+        given = options.given() | {"hold_out": hold_out, "how": how}
+        given |= {"refit": True} if refit else {}
         recommender = _recommender(given, seed, recipe)
         names = [parse_metric(name).name for name in split_names(metrics)]
         check_folder(out)

@@ -193,7 +193,7 @@ def train_config(settings: Mapping[str, Any], table: TableOptions, comment: str)
     changed = {k: v for k, v in asdict(table).items() if v != getattr(default, k)}
     config = {**settings, **changed}
     names = {field.name for kind in (ModelOptions, type(table)) for field in fields(kind)}
-    names |= {"seed", "hold_out"}
+    names |= {"seed", "hold_out", "how"}
     options = {name: value for name, value in config.items() if name in names}
     loss_options = {name: value for name, value in config.items() if name not in names}
     return toml_text(comment, options, loss_options)

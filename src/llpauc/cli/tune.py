@@ -17,7 +17,7 @@ from llpauc.cli.console import (
     search_progress,
     show_table,
 )
-from llpauc.cli.data_options import HeldOut, Seed, TableOptions
+from llpauc.cli.data_options import HeldOut, HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import train_config
 from llpauc.options import Count
@@ -48,6 +48,7 @@ def tune(
     workers: Count = 1,
     seed: Seed = 0,
     hold_out: HeldOut = 0.1,
+    how: HoldOutRule = "auto",
     device: str = "cpu",
     table: TableOptions,
     json: bool = False,
@@ -77,7 +78,8 @@ def tune(
         study: name of the study in the storage
         workers: number of processes, which divide the cores among them
         seed: of the search and of every training
-        hold_out: fraction of each user's events to validate on where there is no valid file
+        hold_out: fraction of the events to validate on where there is no valid file
+        how: which events to hold out, as for llpauc data split
         device: cpu, or a torch device such as cuda
         json: print the trials as JSON
     """
@@ -107,7 +109,9 @@ def tune(
     # Plan the search; the test part is not used from here on.
     data = table.load(path)
     whole = data if isinstance(data, Split) else as_split(data.interactions)
-    split = search.validation_split(whole, hold_out, seed)
+    split = search.validation_split(whole, hold_out, seed, how)
+    for text in split.notes:
+        log.info(text)
     if grid is None:
         settings = recipe("auto", whole.train, whole.valid)
         if models is None:
@@ -115,7 +119,7 @@ def tune(
         searched, points = plan_space(split, losses, model_names, metric, settings, space)
     else:
         searched, points = plan_grid(grid, losses, model_names, space)
-    held_out = {"hold_out": hold_out} if whole.valid is None else {}
+    held_out = {"hold_out": hold_out, "how": how} if whole.valid is None else {}
     del data, whole
     Path(out).mkdir(parents=True, exist_ok=True)
     tuning = search.Tuning(

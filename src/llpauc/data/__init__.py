@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         SPLITS,
         hold_out,
         split,
+        split_auto,
         split_leave_k_out,
         split_random,
         split_random_per_user,
@@ -44,8 +45,8 @@ _NAMES = {
     "readers": "Reading load read_interactions read_split",
     "recency": "age_weights choose_recency",
     "sources": "Format ReadOptions Source",
-    "splits": "SPLITS hold_out split split_leave_k_out split_random split_random_per_user"
-    " split_temporal",
+    "splits": "SPLITS hold_out split split_auto split_leave_k_out split_random"
+    " split_random_per_user split_temporal",
     "writers": "write_split",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

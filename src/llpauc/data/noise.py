@@ -86,7 +86,8 @@ def clean_and_noise(
         data: raw events whose `ratings` hold the rating or the dwell time.
         threshold: events below it are noisy. The paper: 3 on ratings 1-5 (Yelp, Amazon-book),
             10 on seconds of dwell time (Adressa); DiffRec: 4 on MovieLens.
-        split: a name in `splits.SPLITS`; `options` are those of that split (valid, test, k, ...).
+        split: a name in `splits.SPLITS` other than "auto"; `options` are those of that
+            split (valid, test, k, ...).
         core: with k >= 2 the clean events are reduced to their k-core first and noisy events are
             used for its users only (DiffRec); 0 or 1 keeps all (Adressa).
         seed: integer >= 0, or a Generator.
@@ -106,6 +107,8 @@ def clean_and_noise(
     """
     check_at_least("core", core, 0)
     rule = splits.split_rule(split, **options)
+    if rule.auto:
+        raise InputError("a clean/noise pair needs a fixed split, such as temporal, not 'auto'")
     if rule.by_time:
         splits.times_of(data, "a clean/noise pair split by time")
     noisy = _below(data, threshold)

@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,7 +73,7 @@ def prepare(
     files: Sequence[str | PathLike[str]],
     out: str | PathLike[str],
     *,
-    how: str = "random_per_user",
+    how: str = "auto",
     seed: int = 0,
     memory: str = "4GB",
     min_rating: float | None = None,
@@ -106,10 +106,12 @@ def prepare(
     check_at_least("seed", seed, 0)
     if held_out_users is not None:
         check_at_least("held_out_users", held_out_users, 1)
+        if rule.auto:  # one cut in time holds out events of all users
+            rule = replace(splits.split_rule("temporal_per_user", **options), auto=True)
         if not rule.per_user:
             raise InputError(
                 f"the split {how!r} holds out events of all users; for held_out_users use"
-                " random_per_user or leave_k_out"
+                " auto, temporal_per_user, random_per_user or leave_k_out"
             )
     if not files:
         raise InputError("there is no file to prepare; name one or several")
@@ -119,12 +121,16 @@ def prepare(
         with temporary_folder(target) as work:
             (work / "set").mkdir()
             pairs, manifest = _sorted_pairs(files, reading, work, limit, min_rating)
+            timed = pairs.times is not None and bool(pairs.times.min() < pairs.times.max())
+            rule = rule.for_times(timed)
             if rule.by_time and pairs.times is None:
                 raise InputError(
                     f"the split {how!r} needs timestamps and this data has none; name their column"
                     " (--timestamp) or use a random split"
                 )
             applied = AppliedRule(rule, pairs, seed, held_out_users)
+            if timed and not rule.by_time:
+                applied.notes.append(splits.OPTIMISTIC)
             counts, notes = _write_parts(pairs, applied, seed, work)
             manifest["counts"] |= counts
             manifest["notes"] += notes
@@ -432,13 +438,18 @@ class AppliedRule:
     def __init__(
         self, rule: SplitRule, pairs: Pairs, seed: int, held_out_users: int | None = None
     ) -> None:
-        self.rule, self.notes = rule, [rule.note(seed)]
-        self._pairs, self._seed = pairs, seed
+        self.rule, self._pairs, self._seed = rule, pairs, seed
         if not rule.per_user:
             self._cuts = splits.find_cuts(
                 rule, len(pairs), lambda: map(self._values, pairs.chunks())
             )
-            self.notes += splits.cut_notes(self._cuts) if rule.by_time else []
+            notes = splits.cut_notes(self._cuts) if rule.by_time else []
+            if rule.auto:
+                counts = (splits.cut_counts(c.user_of, self.codes(c)) for c in pairs.chunks())
+                self.rule = rule = rule.for_cut(sum(counts, np.zeros(5, np.int64)))
+        self.notes = [rule.note(seed)]
+        if not rule.per_user:
+            self.notes += notes
             return
         self._n_valid, self._n_test = rule.counts(np.diff(pairs.starts))
         held_out = self._n_valid + self._n_test

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -36,6 +37,15 @@ Values = npt.NDArray[np.uint64]
 
 # Rounds halves up in spite of floating-point error: 0.1 * 25 is 2.5 and 0.7 * 10 is 7.
 _HALF = 0.5 + 1e-9
+MOST_COLD = 0.5  # with more cold held-out users, one cut in time would test the fallback only
+OPTIMISTIC = (
+    "the events have timestamps, but this split is random: models learn from events that are later"
+    " than those they are tested on, so the values are optimistic; --how auto splits in time"
+)
+
+
+class TooFewEvents(InputError):
+    """A part that was requested is empty."""
 
 
 def generator(seed: Seed) -> np.random.Generator:
@@ -58,6 +68,31 @@ class SplitRule:
     valid: float  # size of the validation part; 0 if there is none
     test: float
     counted: bool = False  # whether sizes are numbers of events; otherwise they are fractions
+    auto: bool = False  # `for_times` and `for_cut` choose by the data
+
+    def for_times(self, usable: bool) -> SplitRule:
+        """The rule for events with or without usable times."""
+        if not self.auto or usable:
+            return self
+        return split_rule("random_per_user", valid=self.valid, test=self.test)
+
+    def for_cut(self, counts: Positions) -> SplitRule:
+        """The rule for events that one cut in time would divide so; `counts` as `cut_counts`."""
+        cold, held_out, *sizes = counts.tolist()
+        if not self.auto or self.per_user:
+            return self
+        asked = True, *self.requested
+        if any(part and not size for part, size in zip(asked, sizes, strict=True)):
+            reason = "one cut would leave a part empty"
+        elif cold > MOST_COLD * held_out:
+            reason = (
+                f"one cut would leave {cold / held_out:.0%} of the held-out users without history;"
+                " --how temporal does that"
+            )
+        else:
+            return self
+        rule = split_rule("temporal_per_user", valid=self.valid, test=self.test)
+        return replace(rule, title=f"{rule.title} ({reason})")
 
     @property
     def requested(self) -> tuple[bool, bool]:
@@ -77,7 +112,9 @@ class SplitRule:
 
     def note(self, seed: Seed | None) -> str:
         """One line that describes the split."""
-        sizes = f": valid={self.valid:g}, test={self.test:g}"
+        fractions = {"validation": self.valid, "the test": self.test}
+        sizes = ", ".join(f"{100 * n:g}% for {part}" for part, n in fractions.items() if n)
+        sizes = f": {sizes or 'nothing held out'}"
         if self.counted:
             sizes = f", {self.valid} for validation"
         if not self.by_time:
@@ -117,9 +154,10 @@ def split_rule(how: str, **options: Any) -> SplitRule:
         raise InputError(
             f"valid + test must be below 1, got {valid!r} + {test!r}; train needs some events"
         )
-    if how == "temporal":
-        title = "temporal per user" if given["per_user"] else "temporal, one cut for all users"
-        return SplitRule(title, True, bool(given["per_user"]), valid, test)
+    if how in ("auto", "temporal", "temporal_per_user"):
+        per_user = bool(given.get("per_user"))
+        title = "the last events of each user" if per_user else "one cut in time for all users"
+        return SplitRule(title, True, per_user, valid, test, auto=how == "auto")
     title = "random per user" if how == "random_per_user" else "random over all events"
     return SplitRule(title, False, how == "random_per_user", valid, test)
 
@@ -165,6 +203,13 @@ def cut_codes(values: Values, cuts: dict[int, np.uint64]) -> PartCodes:
     for code, cut in cuts.items():
         codes[values >= cut] = code
     return codes
+
+
+def cut_counts(users: npt.NDArray[np.integer[Any]], codes: PartCodes) -> Positions:
+    """Cold held-out users, all held-out users, and the events of train, valid and test."""
+    train, held_out = np.unique(users[codes == 0]), np.unique(users[codes > 0])
+    cold = len(np.setdiff1d(held_out, train, assume_unique=True))
+    return np.array([cold, len(held_out), *np.bincount(codes, minlength=3)])
 
 
 def cut_notes(cuts: dict[int, np.uint64]) -> list[str]:
@@ -232,7 +277,7 @@ def check_parts(sizes: dict[str, int], rule: SplitRule, note: str) -> None:
     """Raise `InputError` if a requested part is empty."""
     for part, requested in zip(("train", "valid", "test"), (True, *rule.requested), strict=True):
         if requested and not sizes[part]:
-            raise InputError(
+            raise TooFewEvents(
                 f"the {part} part is empty, out of {sum(sizes.values())} events ({note}); use more "
                 "data, other fractions or counts, or another kind of split"
             )
@@ -277,6 +322,14 @@ def _inverse(permutation: npt.NDArray[Any]) -> Positions:
     return inverse
 
 
+def has_times(data: Interactions) -> bool:
+    """Whether every event has a timestamp, and they differ."""
+    times = data.timestamps
+    if times is None or not len(times):
+        return False
+    return bool(np.isfinite(times).all() and times.min() < times.max())
+
+
 def times_of(data: Interactions, purpose: str) -> npt.NDArray[np.float64]:
     """The timestamps, or an error if there are none or some are not finite."""
     if data.timestamps is None:
@@ -295,6 +348,8 @@ def times_of(data: Interactions, purpose: str) -> npt.NDArray[np.float64]:
 
 def _apply(data: Interactions, rule: SplitRule, seed: Seed | None) -> Split:
     """Split the events in memory."""
+    timed = has_times(data)
+    rule = rule.for_times(timed)
     if rule.by_time:
         times = times_of(data, f"the split '{rule.title}'")
     elif seed is None:
@@ -304,7 +359,7 @@ def _apply(data: Interactions, rule: SplitRule, seed: Seed | None) -> Split:
     order = canonical_order(data)
     n = len(order)
     if not n:
-        raise InputError("there is no event to split; check the file and its filters")
+        raise TooFewEvents("there is no event to split; check the file and its filters")
 
     # The order in which events are held out: by time, or a random permutation.
     place = (
@@ -312,20 +367,23 @@ def _apply(data: Interactions, rule: SplitRule, seed: Seed | None) -> Split:
         if rule.by_time
         else generator(seed or 0).permutation(n)
     )
-    notes = [rule.note(seed)]
+    users, more_notes = data.users[order], []
+    if not rule.per_user:
+        values = sortable(times[order]) if rule.by_time else (n - 1 - place).astype(np.uint64)
+        cuts = find_cuts(rule, n, lambda: [values])
+        codes = cut_codes(values, cuts)
+        more_notes = cut_notes(cuts) if rule.by_time else []
+        rule = rule.for_cut(cut_counts(users, codes))
     if rule.per_user:
-        users = data.users[order]
         sizes = np.diff(np.flatnonzero(np.diff(users, prepend=-1)), append=n)
         n_valid, n_test = rule.counts(sizes)
         # All keys differ, so that the fast, unstable sort has one result.
         by_user = np.argsort(np.repeat(np.arange(len(sizes)), sizes) * n + place)
         codes = per_user_codes(by_user, sizes, n_valid, n_test)
-        notes += train_only_note(n_valid + n_test, rule)
-    else:
-        values = sortable(times[order]) if rule.by_time else (n - 1 - place).astype(np.uint64)
-        cuts = find_cuts(rule, n, lambda: [values])
-        codes = cut_codes(values, cuts)
-        notes += cut_notes(cuts) if rule.by_time else []
+        more_notes = train_only_note(n_valid + n_test, rule)
+    notes = [rule.note(seed), *more_notes]
+    if timed and not rule.by_time:
+        notes.append(OPTIMISTIC)
 
     # The parts, with their rows in the order of the data.
     row_codes = np.full(len(data), -1, dtype=np.int8)
@@ -339,6 +397,23 @@ def _apply(data: Interactions, rule: SplitRule, seed: Seed | None) -> Split:
     notes += cold_note(int(np.count_nonzero(~in_train[test_users])), len(test_users))
     has_valid, has_test = rule.requested
     return Split(train, valid if has_valid else None, test if has_test else None, tuple(notes))
+
+
+def split_auto(
+    data: Interactions, *, valid: float = 0.1, test: float = 0.2, seed: Seed | None = None
+) -> Split:
+    """Split in time where every event has a timestamp, otherwise at random per user.
+
+    In time means one cut for all users; or the last events of each user, where one cut would leave
+    a part empty, or more than half of the held-out users without a training event. The notes name
+    the choice. All commands split like this unless another split is requested. Args as in
+    `split_random_per_user`; the seed is for events without timestamps.
+
+    >>> data = Interactions.of(["ann", "bob"] * 5, range(10), timestamps=range(10))
+    >>> split_auto(data).test.timestamps.tolist()
+    [8.0, 9.0]
+    """
+    return _apply(data, split_rule("auto", valid=valid, test=test), seed)
 
 
 def split_random_per_user(
@@ -432,14 +507,16 @@ def split_leave_k_out(
 
 
 SPLITS: dict[str, Callable[..., Split]] = {
+    "auto": split_auto,
+    "temporal": split_temporal,
+    "temporal_per_user": partial(split_temporal, per_user=True),
     "random_per_user": split_random_per_user,
     "random": split_random,
-    "temporal": split_temporal,
     "leave_k_out": split_leave_k_out,
 }
 
 
-def split(data: Interactions, how: str = "random_per_user", *, seed: Seed, **options: Any) -> Split:
+def split(data: Interactions, how: str = "auto", *, seed: Seed, **options: Any) -> Split:
     """The split of that name in `SPLITS`, with the options of that split.
 
     The seed is used by random splits only; an unknown option raises `InputError`.
@@ -451,14 +528,20 @@ def split(data: Interactions, how: str = "random_per_user", *, seed: Seed, **opt
     return _apply(data, split_rule(how, **options), seed)
 
 
-def hold_out(split: Split, fraction: float, seed: Seed) -> Split:
-    """A random fraction of each user's training events becomes the validation part.
+def hold_out(data: Split, fraction: float, seed: Seed, how: str = "auto") -> Split:
+    """A fraction of the training events becomes the validation part.
+
+    Args:
+        data: a split; its validation part is replaced.
+        fraction: of its training events.
+        seed: of a random split.
+        how: a name in `SPLITS`; by default in time where there are timestamps.
 
     Raises:
-        InputError: there are too few events to hold any out.
+        TooFewEvents: there are too few events to hold any out.
     """
-    held = split_random_per_user(split.train, valid=fraction, test=0.0, seed=seed)
-    return Split(held.train, held.valid, split.test, held.notes)
+    held = split(data.train, how, seed=seed, valid=fraction, test=0.0)
+    return Split(held.train, held.valid, data.test, held.notes)
 
 
 def sample_users(part: Interactions, most: int, seed: int) -> Interactions:

@@ -19,6 +19,7 @@ from scipy import sparse
 
 from llpauc.data.ids import Indices
 from llpauc.data.interactions import Interactions, Split, before, join
+from llpauc.data.splits import TooFewEvents
 from llpauc.data.splits import hold_out as held_out_split
 from llpauc.errors import InputError
 from llpauc.evaluation.scorer import ByHistory, FactorScorer, Scorer, Scores
@@ -56,15 +57,19 @@ class FitData:
 
     @staticmethod
     def of(
-        data: Split | Interactions, refit: bool = False, hold_out: float = 0.0, seed: int = 0
+        data: Split | Interactions,
+        refit: bool = False,
+        hold_out: float = 0.0,
+        seed: int = 0,
+        how: str = "auto",
     ) -> FitData:
-        """The data of a split. Without a validation part, the fraction `hold_out` of each user's
-        events becomes one, where there are enough events."""
+        """The data of a split. Without a validation part, the fraction `hold_out` of the events
+        becomes one, where there are enough events; see `llpauc.data.hold_out`."""
         split = data if isinstance(data, Split) else Split(data)
         parts = before(split, "test", "all" if refit else "train")
         if split.valid is None and hold_out:
-            with suppress(InputError):  # too few events: train all epochs on all of them
-                split = held_out_split(split, hold_out, seed)
+            with suppress(TooFewEvents):  # train all epochs on all of them
+                split = held_out_split(split, hold_out, seed, how)
         return FitData(split, parts, refit)
 
     @cached_property

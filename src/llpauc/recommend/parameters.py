@@ -165,7 +165,9 @@ def config_toml(params: Mapping[str, Any]) -> str:
     Args:
         params: parameters of a `Recommender`.
     """
-    config = {name: params[name] for name in ("model", "hold_out", "refit") if name in params}
+    config = {
+        name: params[name] for name in ("model", "hold_out", "how", "refit") if name in params
+    }
     flat = {k: v for k, v in params.items() if k not in ("loss", "recipe", *config)}
     made = plan(params["model"], params.get("loss", "llpauc"), flat)
     config |= dataclasses.asdict(made.model_options)

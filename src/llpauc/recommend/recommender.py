@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from llpauc.data.ids import IdMap, Indices
 from llpauc.data.interactions import Interactions, Split, before, join
 from llpauc.data.recency import check_ages_known
+from llpauc.data.splits import split_rule
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.evaluation.scorer import Constant, Scorer, Scores
 from llpauc.models.base import FitData, Model, NewEvents, Training
@@ -33,6 +35,7 @@ from llpauc.storage.environment import environment_json
 from llpauc.training import CheckpointFolder, CheckpointSettings, Diverged, Epoch, History
 from llpauc.training.loop import without_empty_valid
 
+log = logging.getLogger(__name__)
 Lists = tuple[npt.NDArray[Any], Scores]
 
 
@@ -46,8 +49,10 @@ class Recommender:
         recipe: a name of `llpauc.recommend.recipes.RECIPES`, whose settings are used where none
             are given: auto (good for the data), paper (as in the paper), or none (the defaults of
             the options). Models without training have no recipe.
-        hold_out: fraction of each user's events that choose the epoch where `fit` is given no
-            validation events, in [0, 1); 0 trains all epochs on all events.
+        hold_out: fraction of the events that choose the epoch where `fit` is given no validation
+            events, in [0, 1); 0 trains all epochs on all events.
+        how: which events are held out, a name of `llpauc.data.SPLITS`: by default the last ones
+            where there are timestamps.
         refit: train again on all events, including those of validation, for the number of epochs
             that validation has chosen; by default as the recipe says.
         parameters: options of the model, of training (`TrainingOptions`) and of the loss. See
@@ -59,7 +64,7 @@ class Recommender:
     [['y', 'z'], ['x', 'y']]
     """
 
-    _FACADE = ("model", "loss", "recipe", "hold_out", "refit")  # the others are in `parameters`
+    _FACADE = ("model", "loss", "recipe", "hold_out", "how", "refit")  # others are in `parameters`
 
     def __init__(
         self,
@@ -68,14 +73,16 @@ class Recommender:
         *,
         recipe: str = "auto",
         hold_out: float = 0.1,
+        how: str = "auto",
         refit: bool | None = None,
         **parameters: Any,
     ) -> None:
-        self.model, self.loss, self.recipe = model, loss, recipe
+        self.model, self.loss, self.recipe, self.how = model, loss, recipe, how
         self.hold_out, self.refit, self.parameters = hold_out, refit, parameters
         choose(RECIPES, recipe, "recipe")
         if not 0 <= hold_out < 1:
             raise InputError(f"hold_out must be in [0, 1), got {hold_out!r}")
+        split_rule(how, valid=hold_out, test=0.0)
         self.plan()  # refuses unknown names and values out of range
         self.fitted: Fitted | None = None
         self.fitted_params: dict[str, Any] = {}  # those of `fit`; set_params does not change them
@@ -145,8 +152,10 @@ class Recommender:
             check_ages_known(before(split, "test"))
         model = MODELS[plan.model].make(plan.model_options)
         seed = 0 if plan.training is None else plan.training.seed
-        data, training = FitData.of(split, refit, self.hold_out, seed), None
+        data, training = FitData.of(split, refit, self.hold_out, seed, self.how), None
         if plan.training is not None:
+            if data.split is not split:
+                log.info("validation events: %s", "; ".join(data.split.notes))
             settings = {**plan.settings(), "refit": refit, "hold_out": self.hold_out}
             training = Training(
                 plan.make_loss, plan.training, settings, on_batch, on_epoch, checkpoint

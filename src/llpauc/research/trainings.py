@@ -186,7 +186,7 @@ def run_recommender(
 
 def choosing_split(split: Split) -> Split:
     """The split; where it has no validation part, a tenth of each user's training events is."""
-    return split if split.valid is not None else hold_out(split, 0.1, 0)
+    return split if split.valid is not None else hold_out(split, 0.1, 0, "random_per_user")
 
 
 def fit_recommender(

@@ -603,7 +603,7 @@ def auto(
         budget: time for everything, writing the results included.
         k: length of the lists to be written.
         seed: of the split, of every training and of the bootstrap.
-        how: to split a table; a key of `llpauc.search.candidates.WAYS`.
+        how: to split a table; see `llpauc.search.candidates.prepare`.
         progress: see `llpauc.search.trials`.
     """
     progress("inspecting the data", 0.0)

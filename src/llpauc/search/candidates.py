@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from llpauc.data import splits
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.recency import Recency
-from llpauc.data.splits import split_random_per_user, split_temporal
-from llpauc.errors import InputError, choose
 from llpauc.models.registry import MODELS, ModelEntry
 from llpauc.options import Grid, Option, options_of
 from llpauc.recommend.recipes import moving, recipe, with_loss, with_model
@@ -20,15 +17,7 @@ from llpauc.training.options import SAMPLERS, TrainingOptions
 
 METRIC = "ndcg@20"  # on validation: it makes every choice
 VALID, TEST = 0.1, 0.2  # fractions that are held out
-_MOST_COLD = 0.5  # with more cold held-out users, one cut in time would test the fallback only
 _EPOCHS, _PATIENCE = 100, 8
-
-WAYS = {
-    "auto": "by time where there are timestamps, else at random",
-    "temporal": "one cut in time for all users",
-    "per_user": "the last events of each user",
-    "random": "at random, of each user's events",
-}
 
 
 @dataclass(frozen=True)
@@ -37,7 +26,7 @@ class Prepared:
 
     Args:
         split: train, valid and test; train alone where there are too few events.
-        how: a sentence for the report.
+        how: sentences for the report.
     """
 
     split: Split
@@ -54,9 +43,8 @@ def prepare(data: Interactions | Split, seed: int, how: str = "auto") -> Prepare
     Args:
         data: a table, or parts; a missing part is held out of train.
         seed: of a random split.
-        how: a key of `WAYS`.
+        how: a name in `llpauc.data.SPLITS`, with fractions as options.
     """
-    choose(WAYS, how, "way to split (how)")
     if isinstance(data, Interactions):
         split, text = _hold_out(data, VALID, TEST, seed, how)
         return Prepared(split or Split(data), text)
@@ -77,38 +65,12 @@ def prepare(data: Interactions | Split, seed: int, how: str = "auto") -> Prepare
 def _hold_out(
     data: Interactions, valid: float, test: float, seed: int, how: str
 ) -> tuple[Split | None, str]:
-    """The split, or None where there are too few events; and a sentence about it."""
-    fractions = f"{valid:.0%} for validation" + (f" and {test:.0%} for the test" if test else "")
-    times = None if how == "random" else data.timestamps
-    has_times = times is not None and np.isfinite(times).all() and len(np.unique(times)) > 1
-    if how in ("temporal", "per_user") and not has_times:
-        raise InputError(f"--how {how} needs a timestamp for every event; use --how random")
+    """The split, or None where there are too few events; and sentences about it."""
     try:
-        if not has_times:
-            split = split_random_per_user(data, valid=valid, test=test, seed=seed)
-            return split, f"At random, {fractions} of each user's events."
-        reason = ""
-        if how != "per_user":
-            split = split_temporal(data, valid=valid, test=test)
-            cold = _cold_fraction(split)
-            if how == "temporal" or cold <= _MOST_COLD:
-                return split, f"One cut in time for all users: the last {fractions}."
-            reason = (
-                f" (with one cut in time, {cold:.0%} of the held-out users would have no history;"
-                " --how temporal does that)"
-            )
-        split = split_temporal(data, valid=valid, test=test, per_user=True)
-        return split, f"By time, the last events of each user: {fractions}{reason}."
-    except InputError:
+        split = splits.split(data, how, seed=seed, valid=valid, test=test)
+    except splits.TooFewEvents:
         return None, "There are too few events to hold any out."
-
-
-def _cold_fraction(split: Split) -> float:
-    """The fraction of the users with held-out events that have no training event."""
-    warm = np.diff(split.train.matrix.indptr) > 0
-    parts = [part.users for name, part in split.parts.items() if name != "train"]
-    users = np.unique(np.concatenate(parts)) if parts else np.empty(0, int)
-    return float((~warm[users]).mean()) if len(users) else 0.0
+    return split, " ".join(f"{note[0].upper()}{note[1:]}." for note in split.notes)
 
 
 # --- settings -------------------------------------------------------------------------------------

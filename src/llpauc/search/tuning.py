@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from llpauc.data.interactions import Split, fingerprint
-from llpauc.data.splits import hold_out
+from llpauc.data.splits import TooFewEvents, hold_out
 from llpauc.distributed import start_worker
 from llpauc.errors import InputError, check_at_least, choose
 from llpauc.evaluation.full_ranking import evaluate
@@ -195,7 +195,7 @@ class TuneResult:
         return next((record for record in self.records if record.is_complete), None)
 
 
-def validation_split(split: Split, fraction: float, seed: int) -> Split:
+def validation_split(split: Split, fraction: float, seed: int, how: str = "auto") -> Split:
     """Train and valid only: those of the split, or held out as `Recommender.fit` does."""
     if split.valid is not None:
         if not len(split.valid):
@@ -204,10 +204,10 @@ def validation_split(split: Split, fraction: float, seed: int) -> Split:
     if not fraction:
         raise InputError("nothing to choose by: there is no valid file, and hold_out is 0")
     try:
-        return hold_out(Split(split.train), fraction, seed)
-    except InputError as error:
+        return hold_out(Split(split.train), fraction, seed, how)
+    except TooFewEvents as error:
         raise InputError(
-            f"too few events to hold out {fraction:g} of each user's for validation ({error});"
+            f"too few events to hold out {fraction:g} of them for validation ({error});"
             " raise --hold-out or add data"
         ) from None
 
