@@ -22,6 +22,7 @@ from typing import get_type_hints
 import pyarrow.parquet
 import pytest
 
+from llpauc import progress
 from llpauc.cli import COMMANDS, console, main
 from llpauc.cli.parser import Group
 from llpauc.data.demo import demo_data
@@ -1085,8 +1086,8 @@ def test_cell_formats_values(value, shown):
 def test_progress_appears_on_a_terminal_after_a_delay_and_is_erased():
     """On a pseudo-terminal; short work shows nothing."""
     script = (
-        "import time; from llpauc.cli import console\n"
-        "console._PROGRESS_AFTER = 0.1\n"
+        "import time, llpauc.progress; from llpauc.cli import console\n"
+        "llpauc.progress._PROGRESS_AFTER = 0.1\n"
         "with console.progress('short', 10) as advance: advance(10)\n"
         "with console.progress('long [/b]', 10) as advance:\n"
         "    advance(3); time.sleep(0.5); advance(7)\n"
@@ -1113,7 +1114,7 @@ def test_progress_appears_on_a_terminal_after_a_delay_and_is_erased():
 
 
 def test_progress_prints_nothing_to_a_pipe(capsys, monkeypatch):
-    monkeypatch.setattr(console, "_PROGRESS_AFTER", 0.0)
+    monkeypatch.setattr(progress, "_PROGRESS_AFTER", 0.0)
     with console.progress("work", 10) as advance:
         advance(5)
         time.sleep(0.05)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from llpauc.cli import console, main
+from llpauc import progress
+from llpauc.cli import main
 
 LLPAUC = Path(sys.executable).with_name("llpauc")
 
@@ -175,7 +176,7 @@ def test_commands_print_no_control_characters(hostile, capsys, words):
 
 def test_progress_removes_control_characters_from_the_description(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with console._bar((), f"reading {ESCAPES}", 1) as (bar, task):
+    with progress.open_bar((), f"reading {ESCAPES}", 1) as (bar, task):
         assert bar.tasks[task].description == "reading ?[2J?31m?"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+from contextlib import contextmanager
+from warnings import catch_warnings
 
 import numpy as np
 import pandas as pd
@@ -20,6 +22,7 @@ from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.recency import choose_recency, recent_counts
 from llpauc.errors import InputError
+from llpauc.evaluation import evaluate
 from llpauc.losses import LOSSES, make_loss
 from llpauc.models.fold_in import HistoryMap, learn_history_map
 from llpauc.models.registry import MODELS, trained_models
@@ -144,6 +147,39 @@ def test_recommend_unknown_user_gets_mean_user_or_popularity(fitted):
 def test_recommend_no_users_returns_empty_lists(fitted):
     ids, scores = fitted["mf"].recommend([], 3)
     assert ids.shape == scores.shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", ["mf", "popularity"])
+def test_recommend_and_fold_in_allow_and_deny_items(name, fitted):
+    recommender, allow, deny = fitted[name], ITEMS[3:15], np.array(ITEMS[7:20])
+    k = len(ITEMS)
+    for options, kept in (
+        ({"allow": allow}, set(allow)),
+        ({"deny": deny}, set(ITEMS) - set(deny)),
+        ({"allow": allow, "deny": deny}, set(ITEMS[3:7])),
+    ):
+        for ask in (
+            lambda **more: recommender.recommend(["new"], k, **more),
+            lambda **more: recommender.fold_in(ITEMS[:2], k, exclude_seen=False, **more),
+        ):
+            with catch_warnings(action="ignore"):
+                (ids, scores), (whole, _) = ask(**options), ask()
+            assert [i for i in ids.ravel() if i is not None] == [
+                i for i in whole.ravel() if i in kept
+            ]
+            assert np.isneginf(scores.ravel()[len(kept) :]).all()
+    with pytest.raises(InputError, match="unknown item ids: typo"):
+        recommender.recommend(USERS[:1], allow=["typo", ITEMS[0]])
+    with pytest.raises(InputError, match="no item is left to recommend"):
+        recommender.fold_in(ITEMS[:1], allow=[])
+
+
+def test_recommend_warns_of_unknown_users(fitted):
+    with pytest.warns(UserWarning, match="unknown user ids.*: typo, 7$") as caught:
+        fitted["mf"].recommend([USERS[0], "typo", "7"], k=2)
+    assert caught[0].filename == __file__
+    with catch_warnings(action="error"):
+        fitted["mf"].recommend(USERS, k=2)
 
 
 def test_recommend_user_with_all_items_gets_none():
@@ -333,6 +369,31 @@ def test_fit_same_events_from_any_source_give_the_same_lists(name, tmp_path):
     for source, (other_ids, other_scores) in answers.items():
         assert other_ids.tolist() == ids.tolist(), source
         assert other_scores.tobytes() == scores.tobytes(), source
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, "csv"])
+def test_fit_takes_column_names_of_frames_and_files(make, tmp_path):
+    users, items = TRAIN.user_ids.ids(TRAIN.users), TRAIN.item_ids.ids(TRAIN.items)
+    table = {"note": items[::-1], "at": np.arange(len(users)), "who": users, "what": items}
+    data = tmp_path / "events.csv"
+    if make == "csv":
+        pd.DataFrame(table).to_csv(data, index=False)
+    else:
+        data = make(table)
+    with pytest.raises(InputError, match="give user= and item= by name or position"):
+        Recommender(model="popularity").fit(data)
+    named = Recommender(model="popularity").fit(data, user="who", item="what", timestamp="at")
+    assert (
+        named.recommend(USERS, k=3)[0].tolist()
+        == fit("popularity").recommend(USERS, k=3)[0].tolist()
+    )
+    by_time = Recommender(**QUICK).fit(data, user="who", item="what", timestamp="at")
+    assert (
+        by_time.require_fitted().held_out["valid"].nnz == named.require_fitted().histories.nnz // 10
+    )
+    for unnamed in (TRAIN, Split(TRAIN), TRAIN.matrix):
+        with pytest.raises(InputError, match="no named columns"):
+            Recommender(model="popularity").fit(unnamed, user="who")
 
 
 @pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.csr_array, sparse.coo_matrix])
@@ -808,6 +869,34 @@ def test_scorer_for_other_id_maps(tmp_path):
     np.testing.assert_array_equal(got[-1, 1:], fitted.fallback[::-1])
     assert (got[:, 0] < expected.min()).all()
     assert fitted.scorer_for(fitted.user_ids, fitted.item_ids) is fitted.scorer
+
+
+def test_evaluate_accepts_a_recommender():
+    recommender, metrics = fit("mf"), ["auc", "ndcg@20"]
+    expected = evaluate(recommender.scorer(), SPLIT, metrics=metrics).summary()
+    assert evaluate(recommender, SPLIT, metrics=metrics).summary() == expected
+    # The same events with other indices
+    users, items = (IdMap.of(list(ids)[::-1]) for ids in (SPLIT.user_ids, SPLIT.item_ids))
+    parts = {name: part.remap(users, items) for name, part in SPLIT.parts.items()}
+    again = evaluate(recommender, Split(**parts), metrics=metrics).summary()
+    assert again["all"] == pytest.approx(expected["all"])
+    with pytest.raises(InputError, match="not fitted yet"):
+        evaluate(Recommender(), SPLIT)
+
+
+def test_fit_shows_a_progress_bar_without_callbacks(monkeypatch):
+    shown = []
+
+    @contextmanager
+    def bar(what, total=None):
+        shown.append((what, total))
+        yield lambda examples: None
+
+    monkeypatch.setattr("llpauc.recommend.recommender.progress", bar)
+    fit("mf", hold_out=0.0)
+    fit("ease")
+    Recommender(**QUICK).fit(TRAIN, on_epoch=lambda epoch: None)
+    assert shown == [("fitting mf", 3 * len(TRAIN)), ("fitting ease", None)]
 
 
 # --- recent popularity and recipes ---------------------------------------------------------------

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "llpauc"
 
 # Packages from left to right; those in one tuple do not import each other.
 ORDER = [
-    ("errors", "runtime"),
+    ("errors", "runtime", "progress"),
     ("options", "distributed", "metrics"),
     ("storage",),
     ("data",),

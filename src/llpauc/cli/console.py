@@ -10,26 +10,18 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import Timer
 from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-_PROGRESS_AFTER = 1.0  # seconds: shorter work shows no bar
+from llpauc.progress import DESCRIPTION, is_first_process, open_bar
+from llpauc.progress import printable as printable
+from llpauc.progress import progress as progress
+
 _MAX_WIDTH = 100_000  # characters of a table
-_DESCRIPTION = TextColumn("{task.description}", markup=False)
 
 
 log = logging.getLogger("llpauc.cli")
@@ -47,21 +39,8 @@ def install_log_handler() -> None:
     logger = logging.getLogger("llpauc")
     if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
         logger.addHandler(_StderrHandler())
-    logger.setLevel(logging.INFO if _prints() else logging.CRITICAL)
+    logger.setLevel(logging.INFO if is_first_process() else logging.CRITICAL)
     logger.propagate = False
-
-
-def _prints() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
-def printable(text: str) -> str:
-    r"""The text without control characters, which a terminal would execute.
-
-    >>> printable("a\x1b[2Jb\nc")
-    'a?[2Jb\nc'
-    """
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
 def print_text(text: str) -> None:
@@ -185,48 +164,15 @@ def time_span(seconds: float) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr that appears after a second and is removed at the end.
-
-    Without a total it shows the elapsed time.
-    """
-    amount = (MofNCompleteColumn(), TimeRemainingColumn()) if total else ()
-    columns = (_DESCRIPTION, BarColumn(), *amount, TimeElapsedColumn())
-    with _bar(columns, what, total, delay=_PROGRESS_AFTER) as (bar, task):
-        yield lambda done: bar.advance(task, done)
-
-
-@contextmanager
 def search_progress() -> Iterator[Callable[[str, float], None]]:
     """A bar on stderr for a search: the callback takes a status and the fraction that is done.
 
     Messages are printed above the bar.
     """
-    columns = (BarColumn(), TimeElapsedColumn(), _DESCRIPTION)
-    with _bar(columns, "", 1.0) as (bar, task):
+    columns = (BarColumn(), TimeElapsedColumn(), DESCRIPTION)
+    with open_bar(columns, "", 1.0) as (bar, task):
 
         def update(status: str, fraction: float) -> None:
             bar.update(task, description=printable(status), completed=fraction)
 
         yield update
-
-
-@contextmanager
-def _bar(
-    columns: Sequence[ProgressColumn], what: str, total: float | None, delay: float = 0.0
-) -> Iterator[tuple[Progress, TaskID]]:
-    """Nothing is shown if stderr is not a terminal, and by processes other than the first."""
-    shown = sys.stderr.isatty() and _prints()
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
-    task = bar.add_task(printable(what), total=total)
-    timer = Timer(delay, bar.start)
-    if shown:
-        timer.start()
-    try:
-        yield bar, task
-    finally:
-        if shown:
-            timer.cancel()
-            timer.join()
-        if bar.live.is_started:
-            bar.stop()

@@ -141,9 +141,9 @@ def _show_progress(name: str) -> Iterator[Callable[[Progress], None]]:
     """On a terminal, a progress bar for each batch of cells; otherwise one line per cell."""
     import sys
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
+
+    from llpauc.progress import DESCRIPTION, open_bar
 
     def remaining(state: Progress) -> str:
         return "" if state.remaining is None else f"{time_span(state.remaining)} left"
@@ -157,12 +157,11 @@ def _show_progress(name: str) -> Iterator[Callable[[Progress], None]]:
 
         yield print_line
         return
-    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
-    columns += [TimeElapsedColumn(), TextColumn("{task.fields[left]}", markup=False)]
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None, left="")
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), DESCRIPTION)
+    with open_bar(columns, name, None) as (bar, task):
 
         def update_bar(state: Progress) -> None:
-            bar.update(task, total=state.total, completed=state.done, left=remaining(state))
+            text = f"{name} {remaining(state)}"
+            bar.update(task, total=state.total, completed=state.done, description=text)
 
         yield update_bar

@@ -28,7 +28,7 @@ from llpauc.data.writers import write_delimited
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
 from llpauc.errors import InputError, choose
 from llpauc.evaluation.ranking import rank
-from llpauc.evaluation.scorer import Scorer
+from llpauc.evaluation.scorer import HasScorer, Scorer
 from llpauc.metrics import TOPK_METRICS, parse_metric, partial_auc_from_counts
 from llpauc.storage.atomic import atomic_write
 
@@ -120,7 +120,7 @@ class Evaluation:
 
 
 def evaluate(
-    scorer: Scorer,
+    scorer: Scorer | HasScorer,
     split: Split,
     *,
     on: Part = "test",
@@ -136,7 +136,7 @@ def evaluate(
     """Rank all items for every user of `on`, and compute the metrics.
 
     Args:
-        scorer: a fitted model.
+        scorer: a fitted `Recommender`, or the scorer of a model over the ids of the split.
         split: the evaluated part and those before it.
         on: "test" or "valid".
         metrics: names such as "recall@20", "ndcg@20", "auc", "opauc(0.1)", "llpauc(0.7,0.1)".
@@ -149,6 +149,8 @@ def evaluate(
     """
     if on not in split.parts:
         raise InputError(f"the data have no {on} part; parts: {', '.join(split.parts)}")
+    if isinstance(scorer, HasScorer):
+        scorer = scorer.scorer_for(split.user_ids, split.item_ids)
     if scorer.n_items != split.n_items:
         raise InputError(f"the model knows {scorer.n_items} items, the data have {split.n_items}")
     parsed = [parse_metric(name) for name in metrics]

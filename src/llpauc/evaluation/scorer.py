@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.ids import Indices
+from llpauc.data.ids import IdMap, Indices
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
 
@@ -28,6 +28,13 @@ class Scorer(Protocol):
     def n_items(self) -> int: ...
 
     def scores_into(self, users: Indices, out: Scores) -> None: ...
+
+
+@runtime_checkable
+class HasScorer(Protocol):
+    """A fitted recommender: it makes a scorer for the ids of any data."""
+
+    def scorer_for(self, user_ids: IdMap, item_ids: IdMap) -> Scorer: ...
 
 
 class FactorScorer:

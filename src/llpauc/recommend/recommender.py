@@ -11,21 +11,26 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.ids import IdMap, Indices
+from llpauc.data.columns import Column
+from llpauc.data.ids import IdMap, Indices, as_id_text
 from llpauc.data.interactions import Interactions, Split, before, join
 from llpauc.data.recency import check_ages_known
 from llpauc.data.splits import split_rule
-from llpauc.errors import InputError, check_at_least, choose
+from llpauc.errors import InputError, check_at_least, choose, listing
 from llpauc.evaluation.scorer import Constant, Scorer, Scores
 from llpauc.models.base import FitData, Model, NewEvents, Training
 from llpauc.models.registry import MODELS
+from llpauc.progress import progress
 from llpauc.recommend.fitted import Fitted, ids_or_none
+from llpauc.recommend.lists import hidden_items
 from llpauc.recommend.parameters import Plan, config_toml, current_names, plan
 from llpauc.recommend.recipes import RECIPES, with_loss, with_model
 from llpauc.recommend.sources import as_split
@@ -128,16 +133,22 @@ class Recommender:
         data: Any,
         valid: Any = None,
         *,
+        user: Column = None,
+        item: Column = None,
+        rating: Column = None,
+        timestamp: Column = None,
         on_batch: Callable[[int], None] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
         checkpoint: CheckpointSettings | CheckpointFolder | None = None,
     ) -> Recommender:
-        """Fit the model.
+        """Fit the model. Without callbacks, a progress bar is shown if stderr is a terminal.
 
         Args:
             data: a path, a pandas, Polars or Arrow frame, a scipy CSR matrix, `Interactions`, or
                 a `Split`, whose test part is not used.
             valid: events that choose the epoch, of any of these types.
+            user, item, rating, timestamp: columns of a file or frame, by name or by position from
+                0; None detects them.
             on_batch, on_epoch, checkpoint: see `llpauc.training.fit`.
 
         Raises:
@@ -145,7 +156,8 @@ class Recommender:
 
         With `shard`, only the first of several processes is fitted.
         """
-        split = without_empty_valid(as_split(data, valid))
+        columns = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+        split = without_empty_valid(as_split(data, valid, **columns))
         chosen = self.for_data(split)
         plan, refit = chosen.plan(), bool(chosen.refit)
         if chosen.parameters.get("half_life") is not None:
@@ -160,8 +172,15 @@ class Recommender:
             training = Training(
                 plan.make_loss, plan.training, settings, on_batch, on_epoch, checkpoint
             )
+        shown: AbstractContextManager[Any] = nullcontext(on_batch)
+        if on_batch is None and on_epoch is None:
+            epochs = 0 if plan.training is None else plan.training.epochs
+            shown = progress(f"fitting {plan.model}", epochs * len(data.split.train) or None)
         try:
-            result = model.fit(data, training)
+            with shown as report:
+                result = model.fit(
+                    data, training and dataclasses.replace(training, on_batch=report)
+                )
         except Diverged:
             self._set_fitted(model, data, data.split.train, None, chosen)
             raise
@@ -238,24 +257,51 @@ class Recommender:
     # --- recommending ---------------------------------------------------------------------------
 
     def recommend(
-        self, user_ids: Iterable[Any], k: int = 20, *, exclude_seen: bool = True
+        self,
+        user_ids: Iterable[Any],
+        k: int = 20,
+        *,
+        exclude_seen: bool = True,
+        allow: Iterable[Any] | None = None,
+        deny: Iterable[Any] | None = None,
     ) -> Lists:
         """The best k items of each user: (n, k) item ids and (n, k) scores, best first.
 
-        Unknown users get the list of a user without history. Where fewer than k items are left,
-        the rest is None with score -inf.
+        Unknown users get the list of a user without history, with a warning that names them. Where
+        fewer than k items are left, the rest is None with score -inf.
+
+        Args:
+            user_ids: whom to recommend to.
+            k: length of the lists.
+            exclude_seen: leave out the items of a user's history.
+            allow: item ids to choose from; None for all.
+            deny: item ids to leave out.
         """
         fitted = self.require_fitted()
-        users = fitted.user_ids.indices(user_ids)
+        ids, _ = as_id_text(user_ids)
+        users = fitted.user_ids.indices(ids)
+        if (users < 0).any():
+            unknown = listing(ids.filter(users < 0).to_pylist(), 5)
+            warn(f"unknown user ids, which get the default list: {unknown}", stacklevel=2)
         k = check_at_least("k", k, 1)
-        return _lists(fitted, *fitted.rank_users(users, k, exclude_seen), k)
+        hidden = _hidden(fitted, allow, deny)
+        return _lists(fitted, *fitted.rank_users(users, k, exclude_seen, hidden), k)
 
-    def fold_in(self, item_ids: Iterable[Any], k: int = 20, *, exclude_seen: bool = True) -> Lists:
+    def fold_in(
+        self,
+        item_ids: Iterable[Any],
+        k: int = 20,
+        *,
+        exclude_seen: bool = True,
+        allow: Iterable[Any] | None = None,
+        deny: Iterable[Any] | None = None,
+    ) -> Lists:
         """The best k items for a new user who has these items: (k,) ids and (k,) scores, filled up
-        as by `recommend`."""
+        as by `recommend`, with the same options."""
         fitted = self.require_fitted()
         k = check_at_least("k", k, 1)
-        ranked = fitted.rank_histories(fitted.history(item_ids), k, exclude_seen)
+        hidden = _hidden(fitted, allow, deny)
+        ranked = fitted.rank_histories(fitted.history(item_ids), k, exclude_seen, hidden)
         ids, scores = _lists(fitted, *ranked, k)
         return ids[0], scores[0]
 
@@ -272,8 +318,12 @@ class Recommender:
         return ids[0], scores[0]
 
     def scorer(self) -> Scorer:
-        """The scorer of the known users, for `llpauc.evaluation.evaluate`."""
+        """The scorer of the known users."""
         return self.require_fitted().scorer
+
+    def scorer_for(self, user_ids: IdMap, item_ids: IdMap) -> Scorer:
+        """The scorer over the ids of other data; `llpauc.evaluation.evaluate` uses it."""
+        return self.require_fitted().scorer_for(user_ids, item_ids)
 
     def require_fitted(self) -> Fitted:
         """The fitted model; an error where there is none."""
@@ -323,6 +373,14 @@ class Recommender:
             raise InputError(f"{folder}: {error}") from None
         recommender.fitted_params = params
         return recommender
+
+
+def _hidden(
+    fitted: Fitted, allow: Iterable[Any] | None, deny: Iterable[Any] | None
+) -> Indices | None:
+    """Indices of the items that are not recommended; unknown ids raise `InputError`."""
+    allowed, denied = (None if ids is None else fitted.item_indices(ids) for ids in (allow, deny))
+    return hidden_items(len(fitted.item_ids), allowed, denied)
 
 
 def _lists(fitted: Fitted, items: Indices, scores: Scores, k: int) -> Lists:

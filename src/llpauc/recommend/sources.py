@@ -6,29 +6,35 @@ import os
 from pathlib import Path
 from typing import Any
 
+from llpauc.data.columns import Column
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.readers import Reading, load, read_interactions
+from llpauc.errors import InputError
 
 
-def as_split(data: Any, valid: Any = None) -> Split:
+def as_split(data: Any, valid: Any = None, **columns: Column) -> Split:
     """A split from a path, a frame, a matrix, `Interactions` or a `Split`.
 
     Args:
         data: the events, or a split of them.
         valid: validation events, which replace those of `data`.
+        columns: of a file or frame: user, item, rating, timestamp, as for `read_interactions`.
     """
-    split = data if isinstance(data, Split) else _read(data)
+    columns = {role: column for role, column in columns.items() if column is not None}
+    split = _read(data, columns)
     if valid is None:
         return split if isinstance(split, Split) else Split(split)
     train = split.train if isinstance(split, Split) else split
-    other = _read(valid)
+    other = _read(valid, columns)
     return Split.of(train, other.train if isinstance(other, Split) else other)
 
 
-def _read(data: Any) -> Interactions | Split:
-    if isinstance(data, Interactions):
+def _read(data: Any, columns: dict[str, Any]) -> Interactions | Split:
+    if isinstance(data, Split):
+        if columns:
+            raise InputError(f"{', '.join(columns)}: a Split has no named columns; leave them out")
         return data
     if isinstance(data, (str, os.PathLike)):
-        read = load(Path(data))
+        read = load(Path(data), **columns)
         return read.interactions if isinstance(read, Reading) else read
-    return read_interactions(data).interactions
+    return read_interactions(data, **columns).interactions
