@@ -10,6 +10,7 @@ import json
 import os
 import pty
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -25,6 +26,7 @@ import pytest
 from llpauc import progress
 from llpauc.cli import COMMANDS, console, main
 from llpauc.cli.parser import Group
+from llpauc.cli.train import training_progress
 from llpauc.data.demo import demo_data
 from llpauc.data.formats import FORMATS
 from llpauc.data.readers import read_interactions, read_split
@@ -34,7 +36,7 @@ from llpauc.metrics.names import METRIC_NAMES
 from llpauc.models.registry import MODELS, untrained_models
 from llpauc.recommend import Recommender
 from llpauc.search.candidates import prepare
-from llpauc.training import SAMPLERS, Diverged
+from llpauc.training import SAMPLERS, Diverged, Epoch
 from llpauc.training.engine import CpuEngine
 
 LLPAUC = Path(sys.executable).with_name("llpauc")
@@ -1119,6 +1121,26 @@ def test_progress_prints_nothing_to_a_pipe(capsys, monkeypatch):
         advance(5)
         time.sleep(0.05)
     assert capsys.readouterr() == ("", "")
+
+
+def test_training_progress_estimates_time_by_batches_then_by_the_first_epoch(capsys, monkeypatch):
+    times = iter([105.0, 105.5, 106.0, 112.0, 114.0, 114.0])
+    monkeypatch.setattr("llpauc.cli.train.perf_counter", lambda: next(times))
+    console.install_log_handler()
+    with training_progress("training", 11, 11 * 8000) as (on_batch, on_epoch):
+        for examples in (3000, 500, 500, 4000):
+            on_batch(examples)  # the first includes compilation and is not measured
+        on_epoch(Epoch(1, 0.5, 7.0, 8000))
+        on_epoch(Epoch(2, 0.5, 7.0, 8000))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0][:7] for line in lines] == [
+        "about 8",
+        "epoch  ",
+        "9.0 s f",
+        "epoch  ",
+    ]
+    assert "about 88 s at most for 11 epochs" in lines[0]
+    assert re.search(r"about 90 s at most for the other epochs, until \w+ \d\d:\d\d$", lines[2])
 
 
 @pytest.mark.parametrize("device", ["foo", "cuda"])

@@ -157,10 +157,12 @@ def cell(value: Any) -> str:
 
 def time_span(seconds: float) -> str:
     """
-    >>> time_span(40), time_span(200)
-    ('40 s', '3 min')
+    >>> time_span(40), time_span(200), time_span(9000)
+    ('40 s', '3 min', '2.5 h')
     """
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 from llpauc.cli.console import (
@@ -18,6 +20,7 @@ from llpauc.cli.console import (
     print_json,
     print_result,
     progress,
+    time_span,
 )
 from llpauc.cli.data_options import HeldOut, HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from llpauc.recommend import Recommender
     from llpauc.training import CheckpointSettings, Diverged, Epoch, History
 
+_PROBE_SECONDS = 1.0  # of batches, for an estimate
 _SHOWN_DIAGNOSTICS = ("hard_llpauc", "auc", "pos_fraction", "neg_fraction", "gap")
 
 
@@ -154,11 +158,14 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
     recommender, split, plan = job.recommender, job.split, job.recommender.plan()
     trackers = job.trackers if processes.is_first else {}
     settings = {"model": recommender.model, **recommender.parameters}
-    total = None
+    epochs_at_most, total = 0, None
     if plan.training is not None:
         settings = {**plan.parameters(), **recommender.get_params()}
         trained_fraction = 1.0 if split.valid is not None else 1.0 - recommender.hold_out
-        total = round(trained_fraction * len(split.train)) * plan.training.epochs
+        stages = [round(trained_fraction * len(split.train))]
+        stages += [len(split.train) + len(split.valid or ())] if recommender.refit else []
+        epochs_at_most = plan.training.epochs * len(stages)
+        total = plan.training.epochs * sum(stages)
     diverged: Diverged | None = None
     test = None
     with (
@@ -167,7 +174,8 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
     ):
         # Train; after an epoch there are weights to save, even if training diverges later
         epochs: list[Epoch] = []
-        with training_progress("training, at most", total) as (on_batch, log_epoch):
+        title = "training, at most"
+        with training_progress(title, epochs_at_most, total) as (on_batch, log_epoch):
 
             def on_epoch(epoch: Epoch) -> None:
                 epochs.append(epoch)
@@ -259,25 +267,52 @@ def _print_summary(recommender: Recommender, test: Any, out: str, json: bool) ->
 
 @contextmanager
 def training_progress(
-    title: str, total: int | None = None
+    title: str, epochs: int, total: int | None
 ) -> Iterator[tuple[Callable[[int], None], Callable[[Epoch], None]]]:
-    """A progress bar over all epochs, and a line per epoch.
+    """A progress bar over all epochs, a line per epoch, and estimates of the time: from the first
+    batches, and from the first epoch.
 
     Yields the callbacks `on_batch` and `on_epoch` of a fit.
+
+    Args:
+        title: of the bar.
+        epochs: that are trained at most.
+        total: examples of all these epochs.
     """
     in_epoch = 0  # examples that the current epoch has reported
+    measured = 0  # examples since the first report; the batches before it may include compilation
+    begun: float | None = None  # the time of the first report
+    estimates = {"batches", "epoch"}  # that are still to be printed
     with progress(title, total) as advance:
 
         def on_batch(examples: int) -> None:
-            nonlocal in_epoch
+            nonlocal in_epoch, measured, begun
             in_epoch += examples
             advance(examples)
+            now = perf_counter()
+            if begun is None:
+                begun = now
+                return
+            measured += examples
+            if total and "batches" in estimates and now - begun >= _PROBE_SECONDS:
+                estimates.remove("batches")
+                most = time_span(total * (now - begun) / measured)
+                log.info(f"about {most} at most for {epochs} epochs, by the first batches")
 
         def on_epoch(epoch: Epoch) -> None:
             nonlocal in_epoch
             advance(epoch.examples - in_epoch)  # the last batches may not have been reported
             in_epoch = 0
             _log_epoch(epoch)
+            if "epoch" in estimates and epochs > epoch.number:
+                estimates.clear()
+                seconds = max(epoch.seconds, perf_counter() - (begun or perf_counter()))
+                left = (epochs - epoch.number) * seconds
+                end = time.strftime("%a %H:%M", time.localtime(time.time() + left))
+                log.info(
+                    f"{seconds:.1f} s for this epoch and its validation: about {time_span(left)} at"
+                    f" most for the other epochs, until {end}"
+                )
 
         yield on_batch, on_epoch
 

@@ -46,6 +46,7 @@ def update(
         device: cpu, or a torch device such as cuda; by default that of the run
         json: print the result as JSON
     """
+    from llpauc.data.interactions import before
     from llpauc.recommend import Recommender
     from llpauc.storage import run_folder
 
@@ -55,7 +56,8 @@ def update(
     saved = run_folder.load(run)
     recommender = Recommender.from_run(saved, run)
     split = table.load_split(events, min_ids=1)
-    with training_progress("updating") as (on_batch, on_epoch):
+    pairs = recommender.require_fitted().histories.nnz + sum(map(len, before(split, "test")))
+    with training_progress("updating", epochs, epochs * pairs) as (on_batch, on_epoch):
         added = recommender.update(
             split,
             epochs=epochs,
