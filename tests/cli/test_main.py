@@ -651,7 +651,7 @@ def test_evaluate_train_and_auto_hold_out_the_same_events(run, events):
     }
     # `train` and `tune` have no test part: they hold out the last events for validation.
     held_out = split_temporal(read_interactions(events).interactions, valid=0.2, test=0.0).valid
-    result = run("train", events, "--epochs", "1", "--hold-out", "0.2")
+    result = run("train", events, "--epochs", "1", "--hold-out", "0.2", "--recipe", "none")
     assert "validation events: one cut in time for all users: 20% for validation" in result.err
     assert "optimistic" not in result.err
     fitted = Recommender.load("run").require_fitted()

@@ -387,7 +387,7 @@ def test_fit_takes_column_names_of_frames_and_files(make, tmp_path):
         named.recommend(USERS, k=3)[0].tolist()
         == fit("popularity").recommend(USERS, k=3)[0].tolist()
     )
-    by_time = Recommender(**QUICK).fit(data, user="who", item="what", timestamp="at")
+    by_time = Recommender(recipe="none", **QUICK).fit(data, user="who", item="what", timestamp="at")
     assert (
         by_time.require_fitted().held_out["valid"].nnz == named.require_fitted().histories.nnz // 10
     )
