@@ -53,6 +53,7 @@ HEADERS: dict[str, str] = {
     # e-mail addresses
     "email,product_id": "email product_id - -",
     "customer_email@email,sku": "customer_email sku - -",
+    "e_mail@email,track": "e_mail track - -",
     "contact@email,sku": "contact sku - -",
     # a well-known name counts more, descriptions are no ids
     "user_id,session_id,item_id": "user_id item_id - -",
@@ -67,6 +68,10 @@ HEADERS: dict[str, str] = {
     "user_id,item_id,event_time@date": "user_id item_id - event_time",
     "user_id,item_id,purchase_date@date": "user_id item_id - purchase_date",
     "user_id,item_id,clicked_on@date": "user_id item_id - clicked_on",
+    "user_id,item_id,at@epoch": "user_id item_id - at",
+    "user_id,item_id,dt@date": "user_id item_id - dt",
+    "user_id,item_id,when@date": "user_id item_id - when",
+    "user_id,item_id,dt@stars": "user_id item_id - -",
     "user_id,item_id,event_ts@epoch": "user_id item_id - event_ts",
     "user_id,item_id,last_seen_timestamp@epoch": "user_id item_id - last_seen_timestamp",
     "user_id,item_id,date@date,time@text": "user_id item_id - date",

@@ -332,7 +332,8 @@ def _role_by_words(name: str) -> str | None:
     last = [word for word in roles if stem.endswith(word) or text.endswith(word)]
     first = [word for word in roles if stem.startswith(word)]
     ids = [word for word in (*last, *first) if roles[word] in ("user", "item")]
-    if words[-1:] in (["at"], ["on"], ["ts"]) or (last and roles[last[0]] == "timestamp"):
+    in_time = {"at", "on", "ts", "dt", "when"}.intersection(words[-1:])
+    if in_time or (last and roles[last[0]] == "timestamp"):
         # The date of a user or an item is not the time of an event.
         return None if ids or _NOT_EVENTS.search(text) else "timestamp"
     if not last and not first:
