@@ -31,7 +31,7 @@ The lower bounds hold for every way to break ties, the upper bounds for that one
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -134,9 +134,7 @@ def _bounds(
     denominator: npt.ArrayLike,
 ) -> Bounds:
     areas = {"llpauc": llpauc, "opauc": opauc}
-    hits = [
-        _hits(area, kind, n_pos, n_neg, k, form) for kind, area in areas.items() if area is not None
-    ]
+    hits = [_hits(a, kind, n_pos, n_neg, k, form) for kind, a in areas.items() if a is not None]
     if not hits:
         raise InputError("give llpauc, opauc or both")
     lower = np.maximum.reduce([least for least, _ in hits])
@@ -148,51 +146,33 @@ def _bounds(
 
 
 def _hits(
-    area: npt.ArrayLike,
-    kind: str,
-    n_pos: npt.ArrayLike,
-    n_neg: npt.ArrayLike,
-    k: int,
-    form: Form,
+    area: npt.ArrayLike, kind: str, n_pos: npt.ArrayLike, n_neg: npt.ArrayLike, k: int, form: Form
 ) -> tuple[Floats, Floats]:
     """Least and most positives in the top K; NaN where the area is NaN."""
     check_at_least("k", k, 1)
-    areas, raw_pos, raw_neg = np.broadcast_arrays(
-        np.asarray(area, np.float64), np.asarray(n_pos), np.asarray(n_neg)
-    )
-    shape = areas.shape
-    areas, raw_pos, raw_neg = areas.ravel(), raw_pos.ravel(), raw_neg.ravel()
+    choose(dict.fromkeys(get_args(Form)), form, "form")
+    areas, raw_pos, raw_neg = np.broadcast_arrays(np.asarray(area, np.float64), n_pos, n_neg)
     known = ~np.isnan(areas)
     pos = _at_least_one("n_pos", np.where(known, raw_pos, k))
     neg = _at_least_one("n_neg", np.where(known, raw_neg, k))
-    positives = np.minimum(k, pos) if kind == "llpauc" else pos
-    count = _whole(kind, areas, pos * neg, positives * np.minimum(k, neg), known)
-    least, most = choose(_FORMS, form, "form")(count, kind, pos, neg, k)
-    least, most = np.where(known, least, np.nan), np.where(known, most, np.nan)
-    return least.reshape(shape), most.reshape(shape)
-
-
-def _tight(count: Counts, kind: str, pos: Counts, neg: Counts, k: int) -> tuple[Floats, Floats]:
-    length = np.minimum(k, pos + neg)  # no list is longer than the catalogue
-    lack = np.maximum(0, length - neg)
-    positives = np.minimum(length, pos) if kind == "llpauc" else pos
-    lower, upper = _roots(count, length, positives, lack)
-    return np.maximum(np.ceil(lower), lack), np.minimum(np.floor(upper), np.minimum(length, pos))
-
-
-def _printed(count: Counts, kind: str, pos: Counts, neg: Counts, k: int) -> tuple[Floats, Floats]:
-    lower, upper = _unrounded(count, kind, pos, neg, k)
-    return np.floor(lower), np.ceil(upper)
-
-
-def _unrounded(count: Counts, kind: str, pos: Counts, neg: Counts, k: int) -> tuple[Floats, Floats]:
-    if np.any(neg < k):
+    if form != "tight" and np.any(neg < k):
         raise InputError(
             f"the printed bounds need n_neg >= k, got n_neg {neg.min()} with k {k}; use form "
             f"'tight', which does not"
         )
-    length = np.full_like(pos, k)
-    return _roots(count, length, length if kind == "llpauc" else pos, np.zeros_like(pos))
+    length = np.minimum(k, pos + neg)  # no list is longer than the catalogue
+    lack = np.maximum(0, length - neg)
+    reachable = np.minimum(length, pos)
+    most_won = (reachable if kind == "llpauc" else pos) * np.minimum(k, neg)
+    count = _whole(kind, areas, pos * neg, most_won, known)
+    # The paper's formula has K positives, also where there are fewer.
+    counted = reachable if form == "tight" else length
+    least, most = _roots(count, length, counted if kind == "llpauc" else pos, lack)
+    if form == "tight":
+        least, most = np.maximum(np.ceil(least), lack), np.minimum(np.floor(most), reachable)
+    elif form == "printed":
+        least, most = np.floor(least), np.ceil(most)
+    return np.where(known, least, np.nan), np.where(known, most, np.nan)
 
 
 def _roots(count: Counts, length: Counts, positives: Counts, lack: Counts) -> tuple[Floats, Floats]:
@@ -205,9 +185,6 @@ def _roots(count: Counts, length: Counts, positives: Counts, lack: Counts) -> tu
     lower = (total - np.sqrt(total * total - 4 * (count + positives * lack))) / 2
     upper = (lack + np.sqrt(lack * lack + 4 * count)) / 2
     return lower, upper
-
-
-_FORMS = {"tight": _tight, "printed": _printed, "unrounded": _unrounded}
 
 
 def _at_least_one(name: str, given: npt.NDArray[Any]) -> Counts:

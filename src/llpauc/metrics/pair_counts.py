@@ -19,11 +19,6 @@ from llpauc.errors import InputError
 
 # A block of scores stays in the core's cache while every positive is compared with it.
 _BLOCK = 8192
-# Comparing a block with one positive is a handful of vector instructions (3 us a positive at 41,000
-# items); a binary search per item mispredicts and pays off only beyond this many positives.
-_MAX_COMPARED = 512
-# Below this number of scores a second thread costs more than it saves.
-_MIN_PARALLEL = 200_000
 
 
 @dataclass(frozen=True)
@@ -112,8 +107,7 @@ def negatives_above(
     above = np.empty(len(pos_items), np.int32)
     tied = np.empty(len(pos_items), np.int32)
     n_neg = np.empty(len(matrix), np.int64)
-    count = _count_users if matrix.size < _MIN_PARALLEL else _count_users_parallel
-    count(matrix, pos_indptr, pos_items, masked_indptr, masked_items, above, tied, n_neg)
+    _count_users(matrix, pos_indptr, pos_items, masked_indptr, masked_items, above, tied, n_neg)
     wrong = np.flatnonzero(n_neg < 0)
     if len(wrong):
         place = int(np.flatnonzero(np.isnan(matrix[wrong[0]]))[0])
@@ -165,9 +159,6 @@ def _check_disjoint(positives: sparse.csr_array, masked: sparse.csr_array) -> No
 @njit(nogil=True, cache=True)
 def _add_counts(values: Any, best: Any, sign: np.int32, above: Any, tied: Any) -> None:
     """Add `sign` for every value above, or equal to, each of the `best` scores (descending)."""
-    if len(best) > _MAX_COMPARED:
-        _add_counts_by_search(values, best, sign, above, tied)
-        return
     for start in range(0, len(values), _BLOCK):
         block = values[start : start + _BLOCK]
         for place in range(len(best)):
@@ -180,36 +171,6 @@ def _add_counts(values: Any, best: Any, sign: np.int32, above: Any, tied: Any) -
                 equal = np.int32(equal + np.int32(block[at] == score))
             above[place] += sign * greater
             tied[place] += sign * equal
-
-
-@njit(nogil=True, cache=True)
-def _add_counts_by_search(values: Any, best: Any, sign: np.int32, above: Any, tied: Any) -> None:
-    # The first position whose score is <= the value is the start of a run of equal scores.
-    between = np.zeros(len(best), np.int64)
-    equal_to = np.zeros(len(best), np.int64)
-    for value in values:
-        if not value >= best[-1]:
-            continue
-        low = 0
-        high = len(best) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if best[middle] <= value:
-                high = middle
-            else:
-                low = middle + 1
-        if best[low] == value:
-            equal_to[low] += 1
-        else:
-            between[low] += 1
-    greater = 0
-    equal = 0
-    for place in range(len(best)):
-        if place == 0 or best[place] != best[place - 1]:
-            greater += equal + between[place]
-            equal = equal_to[place]
-        above[place] += sign * greater
-        tied[place] += sign * equal
 
 
 @njit(nogil=True, cache=True)
@@ -264,21 +225,9 @@ def count_above_row(scores: Any, positives: Any, masked: Any, above: Any, tied: 
     return len(scores) - len(others)
 
 
-@njit(nogil=True, cache=True)
-def _count_user(user, scores, indptr, items, masked_indptr, masked_items, above, tied, n_neg):  # type: ignore[no-untyped-def]
-    part = slice(indptr[user], indptr[user + 1])
-    masked = masked_items[masked_indptr[user] : masked_indptr[user + 1]]
-    n_neg[user] = count_above_row(scores[user], items[part], masked, above[part], tied[part])
-
-
-# Two functions: Numba's cache does not distinguish one compiled with and without `parallel`.
-@njit(nogil=True, cache=True)
-def _count_users(scores: Any, *rows: Any) -> None:
-    for user in range(len(scores)):
-        _count_user(user, scores, *rows)
-
-
 @njit(parallel=True, nogil=True, cache=True)
-def _count_users_parallel(scores: Any, *rows: Any) -> None:
+def _count_users(scores, indptr, items, masked_indptr, masked_items, above, tied, n_neg):  # type: ignore[no-untyped-def]
     for user in prange(len(scores)):
-        _count_user(user, scores, *rows)
+        part = slice(indptr[user], indptr[user + 1])
+        masked = masked_items[masked_indptr[user] : masked_indptr[user + 1]]
+        n_neg[user] = count_above_row(scores[user], items[part], masked, above[part], tied[part])

@@ -22,7 +22,7 @@ from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from llpauc.data.interactions import Split, fingerprint
 from llpauc.distributed import start_worker
@@ -133,20 +133,13 @@ class CellStore:
             temporary.write_text(text + "\n", encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Progress of a batch of cells.
-
-    Args:
-        done, total: number of cells of this batch.
-        remaining: seconds until the end, or None before the first cell is done.
-        cell: the cell just done, or None at the start.
-    """
+class Progress(NamedTuple):
+    """Progress of a batch of cells."""
 
     done: int
     total: int
-    remaining: float | None
-    cell: Cell | None
+    remaining: float | None  # seconds; None before the first cell is done
+    cell: Cell | None  # the one just done
 
 
 @dataclass(frozen=True)
@@ -249,30 +242,28 @@ class Study:
         }
 
     def _run(self, cells: list[Cell], store: CellStore) -> None:
-        started = time.perf_counter()
-        self.on_progress(Progress(0, len(cells), None, None))
+        started, total = time.perf_counter(), len(cells)
+        self.on_progress(Progress(0, total, None, None))
         with closing(self._run_each(cells, store)) as finished:
             for done, cell in enumerate(finished, 1):
-                remaining = (time.perf_counter() - started) / done * (len(cells) - done)
-                self.on_progress(Progress(done, len(cells), remaining, cell))
+                remaining = (time.perf_counter() - started) / done * (total - done)
+                self.on_progress(Progress(done, total, remaining, cell))
 
     def _run_each(self, cells: list[Cell], store: CellStore) -> Generator[Cell, None, None]:
         """Run the cells; each is yielded when its result is saved."""
         workers = min(self.workers, len(cells))
         if workers == 1:
             for cell in cells:
-                _run_and_save(cell, str(self.data), store)
-                yield cell
+                yield _run_and_save(cell, str(self.data), store)
             return
         # spawn: a fork would copy the thread pools of BLAS and OpenMP in an unusable state.
         context = multiprocessing.get_context("spawn")
         threads = max(1, cores() // workers)
         with ProcessPoolExecutor(workers, context, start_worker, (threads, os.getpid())) as pool:
-            futures = {pool.submit(_run_and_save, c, str(self.data), store): c for c in cells}
+            futures = [pool.submit(_run_and_save, cell, str(self.data), store) for cell in cells]
             try:
                 for future in as_completed(futures):
-                    future.result()
-                    yield futures[future]
+                    yield future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in multiprocessing.active_children():
@@ -285,8 +276,9 @@ def run_cell(cell: Cell, data: str) -> Result:
     return cell.function(lambda name: load_split(name, data), cell.data, **dict(cell.options))
 
 
-def _run_and_save(cell: Cell, data: str, store: CellStore) -> None:
+def _run_and_save(cell: Cell, data: str, store: CellStore) -> Cell:
     store.put(cell, run_cell(cell, data))
+    return cell
 
 
 def _saved(store: CellStore, cell: Cell) -> Result | None:

@@ -2,38 +2,8 @@
 
 The paper's: `adressa_clean/` and `adressa_noise/` as the authors provide them, already split;
 `ml-100k/u.data`; `yelp/` and `amazon-book/` with the raw files of their owners. Raw files become a
-clean/noise pair by `llpauc.data.noise.clean_and_noise`. The leaderboard and the noise study add
-folders that are already split (Amazon, Gowalla, MovieLens-1M).
-
-The paper's rules (Section 5.1, appendix): a rating below 3 is noisy. Clean drops the noisy events
-and splits the rest. Noise keeps the test part of clean and mixes noisy events into train and valid,
-"on a similar scale". MovieLens-100k: "the same settings as the other datasets".
-
-The paper leaves some choices open. Ours:
-
-- **The split**: each user's events by time, 8:1:1. The paper prints no fractions and no rule; it
-  follows DiffRec, which splits by time. Adressa's files are split 82 : 8.7 : 9.3. On MovieLens-100k
-  the printed values match this split and threshold, and no other that we tried (Recall@20 /
-  NDCG@20; the paper's row is the range over its losses, MF; ours is EASE, regularization 200):
-
-  | | clean | noise |
-  |---|---|---|
-  | the paper | .190 to .205 / .128 to .141 | .166 to .182 / .103 to .118 |
-  | by time and user, below 3 is noisy | .188 / .133 | .165 / .102 |
-  | by time and user, below 4 is noisy | .184 / .111 | .143 / .071 |
-  | at random by user, below 3 is noisy | .381 / .315 | .346 / .258 |
-  | one cut in time, below 3 is noisy | .126 / .256 | .122 / .244 |
-
-- **The core**: 10, of Yelp and Amazon-book only, computed over all events before the noisy ones are
-  identified. The paper prints none. Noise has users that clean does not have (Yelp 45,549 and
-  45,542), so the core was not computed over the clean events, as DiffRec does. MovieLens-100k has
-  at least 20 events per user.
-- **Sizes**: train and valid of noise are exactly as large as those of clean, as in the authors'
-  Adressa files. The fraction of noise is its fraction in the raw data.
-- **Repeated events** of a pair: the earliest is kept. The authors' Adressa keeps them in test.
-- **The release**: Yelp's file grows every year and the paper does not date its version, so the
-  sizes differ from those that the paper prints.
-- **The seed** of the draw into noise: `SEED`.
+clean/noise pair by `llpauc.data.noise.clean_and_noise`; docs/explanation/paper.md says how. The
+leaderboard and the noise study add folders that are already split.
 """
 
 from __future__ import annotations
@@ -69,15 +39,8 @@ def _read_raw(files: Mapping[str, Path], *, variant: str, core: int = 0) -> Spli
         total = len(events)
         events = filters.k_core(events, core)
         notes = (*notes, f"{core}-core of all events: {len(events)} of {total} left")
-    pair = clean_and_noise(
-        events,
-        threshold=NOISY_BELOW,
-        split="temporal",
-        per_user=True,
-        valid=HOLD_OUT,
-        test=HOLD_OUT,
-        seed=SEED,
-    )
+    options: dict[str, Any] = {"valid": HOLD_OUT, "test": HOLD_OUT, "per_user": True, "seed": SEED}
+    pair = clean_and_noise(events, threshold=NOISY_BELOW, split="temporal", **options)
     split = pair.clean if variant == "clean" else pair.noise
     return replace(split, notes=(*notes, *split.notes))
 
@@ -88,7 +51,6 @@ def _read_parts(files: Mapping[str, Path]) -> Split:
 
 
 def _read_folder(files: Mapping[str, Path]) -> Split:
-    """Train and test files as they are."""
     split = load_folder(files[""])
     if isinstance(split, Reading):
         raise InputError(f"{files['']}: needs a train and a test file")
@@ -143,22 +105,12 @@ def _paper_dataset(family: str, variant: str) -> Dataset:
 
 
 _PAPER = {f"{f}-{v}": _paper_dataset(f, v) for f in PAPER["datasets"] for v in VARIANTS}
-_SPLIT_FOLDERS = {
-    "amazon-health": "amazon-health",
-    "amazon-electronic": "amazon-electronic",
-    "gowalla": "gowalla",
-    "gowalla-lightgcn": "gowalla-lightgcn",
-    "yelp2018-lightgcn": "yelp2018-lightgcn",
-    "beauty-talos": "beauty-talos",
-    "ml-1m-clean": "ml-1m_clean",
-    "ml-1m-noise": "ml-1m_noisy",
-}
 DATASETS: dict[str, Dataset] = {
     **_PAPER,
     "ml-100k": replace(_PAPER["ml-100k-clean"], read=_read_movielens),
     **{
         name: Dataset(folder, ("",), _read_folder, "its authors, split into train and test files")
-        for name, folder in _SPLIT_FOLDERS.items()
+        for name, folder in PAPER["split_folders"].items()
     },
 }
 PAPER_DATASETS: tuple[str, ...] = tuple(_PAPER)

@@ -22,6 +22,7 @@ from statistics import NormalDist
 import numba
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from llpauc.errors import InputError, check_at_least, check_fraction
 from llpauc.metrics import selected_count
@@ -33,7 +34,7 @@ Counts = npt.NDArray[np.int64]
 AREAS = ("llpauc", "two-way")
 TARGETS = ("recall", "ndcg")
 
-_BLOCKS = 32  # of rankings, each summed by one thread; their number determines the last bits
+_BLOCK = 2**18  # values measured at once; their number determines the last bits
 _MAX_ITEMS = 2**31
 _MAX_CORRELATIONS = 200_000  # 200 MB of sums
 _PAIRED_RANKINGS = 4_000  # rankings that are compared in pairs,
@@ -205,25 +206,19 @@ def simulate(design: Design, *, threads: int | None = None) -> Simulation:
     """
     started = time.perf_counter()
     areas, targets = len(AREAS) * design.n_cells, len(TARGETS) * len(design.ks)
+    columns = np.arange(areas + targets)
     # Deviations from one ranking's values: near the means, and exactly 0 for a constant metric.
-    center = _counts(design, 1, np.arange(areas + targets))[0]
-    sums, squares = np.zeros((2, _BLOCKS, areas + targets))
-    products = np.zeros((_BLOCKS, targets, areas))
+    center = _counts(design, 1, columns)[0]
+    total, square = np.zeros((2, len(columns)))
+    product = np.zeros((targets, areas))
+    step = max(1, _BLOCK // len(columns))
     with _thread_limit(threads):
-        kernels.add_moments(
-            np.uint64(design.seed),
-            design.rankings,
-            design.positives,
-            design.negatives,
-            design.shift,
-            design.grid,
-            center,
-            sums,
-            squares,
-            products,
-        )
+        for first in range(0, design.rankings, step):
+            values = _counts(design, min(step, design.rankings - first), columns, first) - center
+            total += values.sum(axis=0)
+            square += np.square(values).sum(axis=0)
+            product += values[:, areas:].T @ values[:, :areas]
     # Pearson's correlation from the moments.
-    total, square, product = (moments.sum(axis=0) for moments in (sums, squares, products))
     mean = total / design.rankings
     deviation = np.sqrt(np.maximum(0.0, square - total * mean))
     covariance = product - total[areas:, None] * mean[:areas]
@@ -259,17 +254,18 @@ def metric_values(design: Design, rankings: int, columns: npt.ArrayLike) -> Floa
     return _counts(design, rankings, indices) * design.scale[indices]
 
 
-def _counts(design: Design, rankings: int, columns: Counts) -> Floats:
+def _counts(design: Design, rankings: int, columns: Counts, first: int = 0) -> Floats:
     out = np.empty((rankings, len(columns)))
     sizes = (design.positives, design.negatives, design.shift)
-    kernels.measure_each(np.uint64(design.seed), *sizes, design.grid, columns, out)
+    kernels.measure_each(np.uint64(design.seed), first, *sizes, design.grid, columns, out)
     return out
 
 
 def negatives_above(design: Design, rankings: int) -> Counts:
     """(rankings, n+) negatives above each positive, best positive first, of the first rankings."""
     out = np.empty((rankings, design.positives), np.int64)
-    kernels.draw_each(np.uint64(design.seed), design.negatives, design.shift, out)
+    for ranking, above in enumerate(out):
+        kernels.draw(np.uint64(design.seed), ranking, design.negatives, design.shift, above)
     return out
 
 
@@ -279,7 +275,8 @@ def _thread_limit(limit: int | None) -> Iterator[None]:
     if limit is not None:
         numba.set_num_threads(min(check_at_least("threads", limit, 1), before))
     try:
-        yield
+        with threadpool_limits(1, "blas"):  # the number of threads must not change the last bits
+            yield
     finally:
         numba.set_num_threads(before)
 

@@ -1,4 +1,4 @@
-"""Compiled loops of the simulation: draw a ranking, measure it, sum up the moments.
+"""Compiled loops of the simulation: draw a ranking and measure it.
 
 For every metric here, a ranking of n+ positives and n- negatives is the set of places that hold a
 positive. Only these places are drawn. `above[i]`, the number of negatives above the i-th best
@@ -21,12 +21,6 @@ from llpauc.training.samplers import GOLDEN, mix
 
 _LOW_HALF = np.uint64(0xFFFFFFFF)
 _ONE, _ZERO, _ALL_BITS = np.uint64(1), np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
-# A de Bruijn sequence: multiplied by a power of two, its six upper bits identify the power.
-_DE_BRUIJN = 0x03F79D71B4CB0A89
-_BIT_OF = np.empty(64, np.int64)
-for _bit in range(64):
-    _BIT_OF[((_DE_BRUIJN << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
-_SEQUENCE = np.uint64(_DE_BRUIJN)
 _SMALL_MEAN = 10.0  # below this mean of a binomial, inversion is faster than rejection
 
 
@@ -83,7 +77,7 @@ def draw_uniform(state: Any, n_neg: int, bitmap: Any, above: Any) -> None:
                 bits &= (_ONE << np.uint64(n % 64)) - _ONE
         while bits != _ZERO:
             lowest = bits & (~bits + _ONE)
-            place = 64 * word + _BIT_OF[(lowest * _SEQUENCE) >> np.uint64(58)]
+            place = 64 * word + math.frexp(np.float64(lowest))[1] - 1  # log2 of a power of two
             above[count] = place - count
             count += 1
             bits ^= lowest
@@ -112,8 +106,7 @@ def draw_normal_scores(state: Any, n_neg: int, shift: float, tails: Any, above: 
             tails[i + 1] = _normal_tail(shift + radius * math.sin(angle))
     sort_descending(tails)
     count, previous = 0, 0.0
-    for i in range(len(tails)):  # the smallest tail first: the best positive
-        tail = tails[len(tails) - 1 - i]
+    for i, tail in enumerate(tails[::-1]):  # the smallest tail first: the best positive
         below = 1.0 - previous
         probability = min(1.0, (tail - previous) / below) if below > 0.0 else 0.0
         count += draw_binomial(state, n_neg - count, probability)
@@ -135,57 +128,36 @@ def draw_binomial(state: Any, n: int, p: float) -> int:
     """
     if n == 0 or p <= 0.0:
         return 0
-    flipped = p > 0.5
-    if flipped:
-        p = 1.0 - p
-    if p == 0.0:
-        count = 0
-    elif n * p < _SMALL_MEAN:
-        count = _binomial_by_inversion(state, n, p)
-    else:
-        count = _binomial_by_rejection(state, n, p)
-    return n - count if flipped else count
-
-
-@njit(cache=True)
-def _binomial_by_inversion(state: Any, n: int, p: float) -> int:
+    if p > 0.5:
+        return n - draw_binomial(state, n, 1.0 - p)
     odds = p / (1.0 - p)
-    probability = math.exp(n * math.log1p(-p))
-    remaining = _uniform(state)
-    count = 0
-    while remaining > probability and count < n:
-        remaining -= probability
-        count += 1
-        probability *= odds * (n - count + 1) / count
-    return count
-
-
-@njit(cache=True)
-def _binomial_by_rejection(state: Any, n: int, p: float) -> int:
+    if n * p < _SMALL_MEAN:  # inversion
+        probability = math.exp(n * math.log1p(-p))
+        remaining = _uniform(state)
+        count = 0
+        while remaining > probability and count < n:
+            remaining -= probability
+            count += 1
+            probability *= odds * (n - count + 1) / count
+        return count
+    # Rejection.
     deviation = math.sqrt(n * p * (1.0 - p))
     b = 1.15 + 2.53 * deviation
     a = -0.0873 + 0.0248 * b + 0.01 * p
-    center = n * p + 0.5
-    accepted = 0.92 - 4.2 / b
     alpha = (2.83 + 5.1 / b) * deviation
     mode = math.floor((n + 1) * p)
+    log_mode = math.lgamma(mode + 1.0) + math.lgamma(n - mode + 1.0)
     while True:
         u, v = _uniform(state) - 0.5, _uniform(state)
         edge = 0.5 - abs(u)
-        count = math.floor((2.0 * a / edge + b) * u + center)
-        if edge >= 0.07 and v <= accepted:
+        count = math.floor((2.0 * a / edge + b) * u + n * p + 0.5)
+        if edge >= 0.07 and v <= 0.92 - 4.2 / b:
             return int(count)
-        if count < 0 or count > n:
-            continue
-        log_ratio = (
-            math.lgamma(mode + 1.0)
-            + math.lgamma(n - mode + 1.0)
-            - math.lgamma(count + 1.0)
-            - math.lgamma(n - count + 1.0)
-            + (count - mode) * math.log(p / (1.0 - p))
-        )
-        if math.log(v * alpha / (a / (edge * edge) + b)) <= log_ratio:
-            return int(count)
+        if 0 <= count <= n:
+            log_count = math.lgamma(count + 1.0) + math.lgamma(n - count + 1.0)
+            log_ratio = log_mode - log_count + (count - mode) * math.log(odds)
+            if math.log(v * alpha / (a / (edge * edge) + b)) <= log_ratio:
+                return int(count)
 
 
 @njit(cache=True)
@@ -222,91 +194,33 @@ def _measure(above: Any, prefix: Any, k_pos: Any, k_neg: Any, ks: Any, gain: Any
 
 
 @njit(cache=True)
-def _scratch(n_pos: int, n_neg: int) -> Any:
-    """Generator state, bitmap and tails for `_draw`."""
-    return (
-        np.empty(1, np.uint64),
-        np.empty((n_pos + n_neg + 63) // 64, np.uint64),
-        np.empty(n_pos, np.float64),
-    )
-
-
-@njit(cache=True)
-def _draw(seed: Any, ranking: Any, n_neg: int, shift: float, scratch: Any, above: Any) -> None:
+def draw(seed: Any, ranking: Any, n_neg: int, shift: float, above: Any) -> None:
     """Draw one ranking; its random numbers depend on the seed and its number only."""
-    state, bitmap, tails = scratch
+    state = np.empty(1, np.uint64)
     state[0] = mix(mix(seed + GOLDEN) + np.uint64(ranking + 1) * GOLDEN)
     if shift == 0.0:
+        bitmap = np.empty((len(above) + n_neg + 63) // 64, np.uint64)
         draw_uniform(state, n_neg, bitmap, above)
     else:
-        draw_normal_scores(state, n_neg, shift, tails, above)
-
-
-@njit(parallel=True, nogil=True, cache=True)
-def add_moments(
-    seed: Any,
-    rankings: int,
-    n_pos: int,
-    n_neg: int,
-    shift: float,
-    grid: Any,
-    center: Any,
-    sums: Any,
-    squares: Any,
-    products: Any,
-) -> None:
-    """Sums, squares and products of all metrics' deviations from `center`, block by block.
-
-    The rankings of a block depend on the number of blocks only, so that adding the blocks in order
-    gives the same bits with any number of threads.
-
-    Args:
-        grid: (k_pos, k_neg, ks, gain), see `_measure`.
-        center: (M,) values near the means, to avoid cancellation.
-        sums, squares: output, (blocks, M), initially zero.
-        products: output, (blocks, targets, areas), initially zero.
-    """
-    k_pos, k_neg, ks, gain = grid
-    blocks, targets, areas = products.shape
-    for block in prange(blocks):
-        scratch = _scratch(n_pos, n_neg)
-        above, prefix = np.empty(n_pos, np.int64), np.empty(n_pos + 1, np.int64)
-        values = np.empty(areas + targets, np.float64)
-        block_products = products[block]
-        for ranking in range(block * rankings // blocks, (block + 1) * rankings // blocks):
-            _draw(seed, ranking, n_neg, shift, scratch, above)
-            _measure(above, prefix, k_pos, k_neg, ks, gain, values)
-            for i in range(areas + targets):
-                values[i] -= center[i]
-                sums[block, i] += values[i]
-                squares[block, i] += values[i] * values[i]
-            for target in range(targets):
-                deviation = values[areas + target]
-                for i in range(areas):
-                    block_products[target, i] += deviation * values[i]
+        draw_normal_scores(state, n_neg, shift, np.empty(len(above), np.float64), above)
 
 
 @njit(parallel=True, nogil=True, cache=True)
 def measure_each(
-    seed: Any, n_pos: int, n_neg: int, shift: float, grid: Any, columns: Any, out: Any
+    seed: Any, first: int, n_pos: int, n_neg: int, shift: float, grid: Any, columns: Any, out: Any
 ) -> None:
-    """The metrics in `columns` (indices into the output of `_measure`) of the first rankings."""
+    """The metrics in `columns` (indices into the output of `_measure`) of successive rankings.
+
+    Args:
+        first: number of the first ranking.
+        grid: (k_pos, k_neg, ks, gain), see `_measure`.
+        out: output, (rankings, columns).
+    """
     k_pos, k_neg, ks, gain = grid
-    blocks = min(32, len(out))
-    for block in prange(blocks):
-        scratch = _scratch(n_pos, n_neg)
+    for row in prange(len(out)):
         above, prefix = np.empty(n_pos, np.int64), np.empty(n_pos + 1, np.int64)
         values = np.empty(2 * len(k_pos) * len(k_neg) + 2 * len(ks), np.float64)
-        for ranking in range(block * len(out) // blocks, (block + 1) * len(out) // blocks):
-            _draw(seed, ranking, n_neg, shift, scratch, above)
-            _measure(above, prefix, k_pos, k_neg, ks, gain, values)
-            for i in range(len(columns)):
-                out[ranking, i] = values[columns[i]]
-
-
-@njit(parallel=True, nogil=True, cache=True)
-def draw_each(seed: Any, n_neg: int, shift: float, out: Any) -> None:
-    """(rankings, n+) negatives above each positive, best positive first."""
-    for ranking in prange(len(out)):
-        scratch = _scratch(out.shape[1], n_neg)
-        _draw(seed, ranking, n_neg, shift, scratch, out[ranking])
+        draw(seed, first + row, n_neg, shift, above)
+        _measure(above, prefix, k_pos, k_neg, ks, gain, values)
+        for i in range(len(columns)):
+            out[row, i] = values[columns[i]]
