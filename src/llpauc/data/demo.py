@@ -49,23 +49,14 @@ _YEAR = 365 * 24 * 3600
 
 @dataclass(frozen=True)
 class DemoData:
-    """The demo's events and titles, and the parameters they were drawn from.
+    """The demo's events and titles, and the parameters they were drawn from."""
 
-    Args:
-        split: train, valid and test; ids such as "u0042" and "i0137".
-        titles: item id -> title.
-        noisy: for each training event, whether it is a noisy click.
-        tastes: users x genres, each row sums to 1.
-        genres: the index into `GENRES` of each item.
-        appeal: the popularity of each item regardless of taste; sums to 1.
-    """
-
-    split: Split
-    titles: dict[str, str]
-    noisy: npt.NDArray[np.bool_]
-    tastes: npt.NDArray[np.float64]
-    genres: npt.NDArray[np.int64]
-    appeal: npt.NDArray[np.float64]
+    split: Split  # ids such as "u0042" and "i0137"
+    titles: dict[str, str]  # by item id
+    noisy: npt.NDArray[np.bool_]  # for each training event, whether it is a noisy click
+    tastes: npt.NDArray[np.float64]  # users x genres, each row sums to 1
+    genres: npt.NDArray[np.int64]  # the index into `GENRES` of each item
+    appeal: npt.NDArray[np.float64]  # popularity of each item regardless of taste; sums to 1
 
 
 def demo_data(seed: Seed = 2024) -> DemoData:

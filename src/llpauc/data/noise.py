@@ -1,25 +1,6 @@
 """The paper's two training settings, clean and noise, from raw ratings or dwell times.
 
-**The published pairs** (Adressa of the paper's authors; MovieLens-1M by DiffRec's protocol, of
-which the fractions are of the 98 % of rows whose ids match the raw ratings):
-
-| | Adressa train | Adressa valid | ML-1M train | ML-1M valid |
-|---|---|---|---|---|
-| events, clean | 165,004 | 17,492 | 403,277 | 110,722 |
-| events, noise | 165,004 | 17,492 | 429,993 | 130,772 |
-| noisy ones among them | 60.5 % | 67.3 % | 38.5 % | 57.4 % |
-| clean events kept | 39.5 % | 32.7 % | 64.7 % | 49.1 % |
-| noisy events kept | unknown | unknown | 64.8 % | 49.7 % |
-
-- The noise part is a uniform draw from the clean part and the noisy events together: on ML-1M both
-  kinds are kept at the same rate, on Adressa the kept clean events are spread over users, items and
-  rows as by chance (train: chi-square 1.03 per degree of freedom, over users as over items).
-- Parts do not mix. Clean events never move between train and valid, and a noisy event belongs to
-  the part of its time: on ML-1M no noisy train event is later than its user's last clean train
-  event, and all noisy valid events are. Noisy events of the test period are not used.
-- Test is the same. Users and items with noisy events only are added (Adressa: users 87,416 ->
-  122,577, items 2,221 -> 3,370); ML-1M takes the 10-core of the clean events first and has new
-  items only (2,810 -> 3,494), no new users.
+docs/explanation/paper.md has the properties of the published pairs that are reproduced here.
 """
 
 from __future__ import annotations

@@ -128,19 +128,10 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text cells.
-
-    Args:
-        header: column names.
-        rows: one cell per column.
-        left: how many columns, from the first, are aligned to the left.
-        marked: index of a highlighted row, or None.
-    """
-
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    left: int = 1
-    marked: int | None = None
+    left: int = 1  # how many columns, from the first, are aligned to the left
+    marked: int | None = None  # index of a highlighted row
 
 
 @dataclass(frozen=True)
@@ -151,15 +142,11 @@ class Code:
 
 @dataclass(frozen=True)
 class Bars:
-    """A horizontal bar chart; HTML only, since a table has the same values.
-
-    Args:
-        caption: what is shown.
-        values: group -> name -> (value, low, high); low and high are None without an interval.
-    """
+    """A horizontal bar chart; HTML only, since a table has the same values."""
 
     caption: str
     values: Mapping[str, Mapping[str, tuple[float, float | None, float | None]]]
+    """Group -> name -> (value, low, high); low and high are None without an interval."""
 
 
 Block = Heading | Text | Bullets | Table | Code | Bars

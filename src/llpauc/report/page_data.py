@@ -8,10 +8,9 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,25 +36,13 @@ _MAX_EPOCHS = 2000
 _MAX_TEXT = 200  # characters of a title or of a parameter's value
 
 
-@dataclass(frozen=True)
-class PageRun:
-    """A loaded run.
-
-    Args:
-        fitted: its arrays.
-        summary: from `run_summary`.
-    """
-
+class PageRun(NamedTuple):
     fitted: Fitted
-    summary: dict[str, Any]
+    summary: dict[str, Any]  # from `run_summary`
 
 
 def load_page_run(folder: str) -> PageRun:
-    """Read a run folder.
-
-    Raises:
-        InputError: the folder is not a run, or a file in it is damaged.
-    """
+    """Read a run folder; `InputError` where it is none, or a file in it is damaged."""
     saved = run_folder.load(folder)
     fitted = Recommender.from_run(saved, folder).require_fitted()
     return PageRun(fitted, run_summary(saved, fitted, Path(folder).resolve().name))

@@ -32,26 +32,18 @@ Basis = Literal["test", "valid", "history", "nothing"]
 class UserView:
     """What the page shows of a user; items are indices.
 
-    Args:
-        basis: which events are the positives: test, valid, or the history of a user without
-            held-out events. The model was trained on the history, so its values are too high.
-        ranks: for each positive the number of negatives with the same or a higher score, ascending.
-        n_neg: number of negatives.
-        positives: items of `ranks`, at most `MAX_SHOWN`; empty where they are the history.
-        history: at most `MAX_SHOWN` items the user has, in no particular order.
-        n_history: number of items the user has.
-        top: the best `LIST_LENGTH` items the user does not have.
-        scores: of `top`.
+    Without held-out events the positives are the history. The model was trained on it, so these
+    values are too high.
     """
 
-    basis: Basis
-    ranks: npt.NDArray[np.int64]
+    basis: Basis  # which events are the positives
+    ranks: npt.NDArray[np.int64]  # negatives with at least each positive's score, ascending
     n_neg: int
-    positives: npt.NDArray[np.int64]
-    history: npt.NDArray[np.int64]
+    positives: npt.NDArray[np.int64]  # at most `MAX_SHOWN`; empty where they are the history
+    history: npt.NDArray[np.int64]  # at most `MAX_SHOWN` items, in no particular order
     n_history: int
-    top: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float32]
+    top: npt.NDArray[np.int64]  # the best `LIST_LENGTH` items the user does not have
+    scores: npt.NDArray[np.float32]  # of `top`
 
     def as_json(self, item_ids: IdMap, table: ItemTable) -> dict[str, Any]:
         """Plain JSON: items as positions in `table`; ranks as differences, which are shorter."""
@@ -68,11 +60,7 @@ class UserView:
 
 
 class ItemTable:
-    """The items that views contain, each once: [id, title or None].
-
-    Args:
-        titles: item id -> title.
-    """
+    """The items that views contain, each once: [id, title or None]."""
 
     def __init__(self, titles: Mapping[str, str]) -> None:
         self._titles, self._positions = titles, dict[str, int]()

@@ -29,7 +29,7 @@ from llpauc.distributed import start_worker
 from llpauc.errors import InputError, check_at_least
 from llpauc.research import datasets
 from llpauc.research.datasets import VARIANTS
-from llpauc.storage.atomic import atomic_write
+from llpauc.storage.atomic import write_text
 from llpauc.storage.environment import cores
 
 logger = logging.getLogger(__name__)
@@ -41,17 +41,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Cell:
-    """One piece of work.
+    """One piece of work."""
 
-    Args:
-        function: called with a `Load`, the data set's name and the options; importable by name.
-        data: a name of `llpauc.research.datasets.DATASETS`.
-        options: sorted (name, value) pairs of JSON values.
-    """
-
-    function: Callable[..., Result]
-    data: str
-    options: tuple[tuple[str, Any], ...]
+    function: Callable[..., Result]  # of a `Load`, the data set's name and the options
+    data: str  # a name of `llpauc.research.datasets.DATASETS`
+    options: tuple[tuple[str, Any], ...]  # sorted (name, value) pairs of JSON values
 
     @staticmethod
     def of(function: Callable[..., Result], data: str, **options: Any) -> Cell:
@@ -95,14 +89,10 @@ class CellStore:
     The file name is the digest of the cell, the events of its data set and the version of the
     library, so that other data or another version are other cells. The file contains a digest of
     its contents, so that a broken or edited file is detected.
-
-    Args:
-        folder: of the files.
-        data: data set name -> digest of its events.
     """
 
     folder: Path
-    data: Mapping[str, str]
+    data: Mapping[str, str]  # name of a data set -> digest of its events
 
     def path(self, cell: Cell) -> Path:
         return self.folder / f"{digest(self._key(cell))[:24]}.json"
@@ -129,8 +119,7 @@ class CellStore:
         content = {"cell": self._key(cell), "result": result}
         text = json.dumps({**content, "sha256": digest(content)}, indent=1)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(self.path(cell)) as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+        write_text(self.path(cell), text + "\n")
 
 
 class Progress(NamedTuple):
@@ -144,22 +133,13 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """A data folder, a results folder, and how to run cells.
-
-    Args:
-        data: the folder with the data sets.
-        out: the results folder; cells are in its subfolder `cells`.
-        seeds: of every trained cell.
-        quick: fewer seeds, smaller grids and fewer epochs, where a study supports it.
-        workers: number of cells run at the same time, each on its part of the cores.
-        on_progress: called at the start of a batch and after each cell.
-    """
+    """A data folder, a results folder, and how to run cells."""
 
     data: Path
-    out: Path
+    out: Path  # cells are in its subfolder `cells`
     seeds: tuple[int, ...] = (100, 200, 300)
-    quick: bool = False
-    workers: int = 1
+    quick: bool = False  # fewer seeds, smaller grids and fewer epochs, where a study supports it
+    workers: int = 1  # cells run at the same time, each on its part of the cores
     on_progress: Callable[[Progress], None] = field(default=lambda progress: None)
 
     def __post_init__(self) -> None:

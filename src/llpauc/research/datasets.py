@@ -66,21 +66,13 @@ def _read_movielens(files: Mapping[str, Path]) -> Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The files of a data set, and how they are read.
+    """The files of a data set, and how they are read."""
 
-    Args:
-        folder: below the data folder.
-        files: their names; a `.gz` may follow. The empty name is the folder itself.
-        read: makes the split of name -> path.
-        source: where to get the files.
-        any_file: one of the files is enough.
-    """
-
-    folder: str
-    files: tuple[str, ...]
-    read: Callable[[Mapping[str, Path]], Split]
-    source: str
-    any_file: bool = False
+    folder: str  # below the data folder
+    files: tuple[str, ...]  # a `.gz` may follow; the empty name is the folder itself
+    read: Callable[[Mapping[str, Path]], Split]  # of name -> path
+    source: str  # where to get the files
+    any_file: bool = False  # one of the files is enough
 
     def find(self, data_folder: str | Path) -> dict[str, Path]:
         """Name -> path of the files; empty where the data set cannot be read."""
@@ -117,12 +109,7 @@ PAPER_DATASETS: tuple[str, ...] = tuple(_PAPER)
 
 
 def load(name: str, folder: str | Path) -> Split:
-    """Read a data set; the same files give the same split.
-
-    Args:
-        name: of `DATASETS`, such as adressa-clean or yelp-noise.
-        folder: with the folders of the data sets.
-    """
+    """Read a data set of `DATASETS`, such as yelp-noise; the same files give the same split."""
     files = choose(DATASETS, name, "data set").find(folder)
     if not files:
         raise InputError(missing_message(name, folder))

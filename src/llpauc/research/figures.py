@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import somersd
 
 from llpauc.metrics import llpauc_score
 from llpauc.recommend.recipes import PAPER_GRID
@@ -233,20 +234,15 @@ def roc(study: Study) -> Report:
     # The curve and its areas, from the ranks of the user's items.
     labels = np.zeros(curve["items"], bool)
     labels[curve["hits"]] = True
-    tpr = np.concatenate([[0], np.cumsum(labels) / labels.sum()])
-    fpr = np.concatenate([[0], np.cumsum(~labels) / (~labels).sum()])
+    tpr, fpr = (np.cumsum([0, *some]) / some.sum() for some in (labels, ~labels))
     scores = -np.arange(len(labels), dtype=float)
+    fractions = {"AUC": (1.0, 1.0), f"OPAUC({beta:g})": (1.0, beta)}
+    fractions[f"LLPAUC({alpha:g}, {beta:g})"] = (alpha, beta)
     areas = ", ".join(
         f"{name} = {float(llpauc_score(labels[None], scores[None], alpha=a, beta=b)):.4f}"
-        for name, a, b in (
-            ("AUC", 1.0, 1.0),
-            (f"OPAUC({beta:g})", 1.0, beta),
-            (f"LLPAUC({alpha:g}, {beta:g})", alpha, beta),
-        )
+        for name, (a, b) in fractions.items()
     )
-    rows: list[Row] = [
-        {"fpr": f"{x:.6f}", "tpr": f"{y:.6f}"} for x, y in zip(fpr, tpr, strict=True)
-    ]
+    rows = [{"fpr": f"{x:.6f}", "tpr": f"{y:.6f}"} for x, y in zip(fpr, tpr, strict=True)]
     title = f"User {curve['user']} of {data}\n{areas.replace(' =', '')}"
     figure = plots.roc_curve(fpr, tpr, alpha, beta, title)
     values = {"user": curve["user"], "data": data, "hits": len(curve["hits"])}
@@ -318,17 +314,13 @@ def _llpauc(alpha: float, beta: float) -> str:
 
 def correlation(one: Floats, other: Floats) -> float:
     """Pearson's; NaN where one is constant."""
-    x, y = one - one.mean(), other - other.mean()
-    scale = float(np.sqrt((x**2).sum() * (y**2).sum()))
-    return float((x * y).sum()) / scale if scale > 0 else float("nan")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.corrcoef(one, other)[0, 1])
 
 
 def inverted(one: Floats, other: Floats) -> float:
     """Fraction of pairs that `one` orders differently from `other`; a tie in `one` counts half."""
-    first, second = np.triu_indices(len(one), 1)
-    signs, target = np.sign(one[first] - one[second]), np.sign(other[first] - other[second])
-    decided = target != 0
-    return float(np.mean((1 - target[decided] * signs[decided]) / 2))
+    return (1 - float(somersd(other, one).statistic)) / 2
 
 
 def _means_over_seeds(curves: Sequence[Sequence[float]]) -> list[MeanSd]:

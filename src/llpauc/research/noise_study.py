@@ -41,19 +41,12 @@ def _with_alpha(alpha: float) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One method on both sides of a pair.
+    """One method on both sides of a pair."""
 
-    Args:
-        pair: such as adressa.
-        method: a name of `METHODS`, or LLPAUC with a fixed alpha.
-        settings: variant -> what its validation chose.
-        results: variant -> one per seed, in the order of the seeds.
-    """
-
-    pair: str
-    method: str
-    settings: Mapping[str, Setting]
-    results: Mapping[str, Sequence[Result]]
+    pair: str  # such as adressa
+    method: str  # a name of `METHODS`, or LLPAUC with a fixed alpha
+    settings: Mapping[str, Setting]  # variant -> what its validation chose
+    results: Mapping[str, Sequence[Result]]  # variant -> one per seed
 
     def values(self, variant: str, metric: str, group: str = "all") -> list[float]:
         return seed_values(self.results[variant], metric, group)
@@ -61,15 +54,15 @@ class Comparison:
     def mean(self, variant: str, metric: str, group: str = "all") -> MeanSd:
         return MeanSd.of(self.values(variant, metric, group))
 
-    def lost(self, metric: str, group: str = "all", *, relative: bool = False) -> MeanSd:
-        """Clean minus noise, seed by seed; `relative`: as a fraction of the clean value."""
+    def lost(self, metric: str, group: str = "all") -> MeanSd:
+        """Clean minus noise, seed by seed."""
         pairs = zip(*(self.values(v, metric, group) for v in VARIANTS), strict=True)
-        if relative:
-            return MeanSd.of([(clean - noise) / clean if clean else 0.0 for clean, noise in pairs])
         return MeanSd.of([clean - noise for clean, noise in pairs])
 
     def fraction_lost(self, metric: str, group: str = "all") -> MeanSd:
-        return self.lost(metric, group, relative=True)
+        """The same as a fraction of the clean value."""
+        pairs = zip(*(self.values(v, metric, group) for v in VARIANTS), strict=True)
+        return MeanSd.of([(clean - noise) / clean if clean else 0.0 for clean, noise in pairs])
 
 
 def noise_gap(study: Study) -> Report:
@@ -112,8 +105,8 @@ def compare(pair: str, study: Study) -> list[Comparison]:
         Comparison(
             pair,
             name,
-            {variant: chosen[variant][name] for variant in VARIANTS},
-            {variant: results[variant, name] for variant in VARIANTS},
+            {v: chosen[v][name] for v in VARIANTS},
+            {v: results[v, name] for v in VARIANTS},
         )
         for name in chosen["clean"]
     ]
@@ -250,12 +243,11 @@ def averages(methods: Sequence[Comparison]) -> list[str]:
             pair: max(m.mean("noise", metric).mean for m in methods if m.pair == pair)
             for pair in pairs
         }
-        of_loss = {name: [m for m in methods if m.method == name] for name in LOSSES}
-        lost = {n: fmean(m.fraction_lost(metric).mean for m in ms) for n, ms in of_loss.items()}
-        left = {
-            name: fmean(m.mean("noise", metric).mean / best[m.pair] for m in some)
-            for name, some in of_loss.items()
-        }
+        lost, left = {}, {}
+        for name in LOSSES:
+            some = [m for m in methods if m.method == name]
+            lost[name] = fmean(m.fraction_lost(metric).mean for m in some)
+            left[name] = fmean(m.mean("noise", metric).mean / best[m.pair] for m in some)
         order = ", ".join(f"{name} {lost[name]:.1%}" for name in sorted(lost, key=lost.__getitem__))
         lines.append(f"{title}, mean fraction lost over {', '.join(pairs)}: {order}.")
         order = ", ".join(f"{n} {left[n]:.1%}" for n in sorted(left, key=lambda n: -left[n]))

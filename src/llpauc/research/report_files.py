@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -15,7 +13,7 @@ import numpy as np
 
 from llpauc.report.document import markdown_table
 from llpauc.research.paper import PAPER
-from llpauc.storage.atomic import atomic_write
+from llpauc.storage.atomic import csv_text, write_text
 from llpauc.storage.environment import git_commit
 from llpauc.storage.figure_files import save
 
@@ -24,34 +22,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Report:
-    """One table or figure of a study.
+    """One table or figure of a study."""
 
-    Args:
-        name: of the target and of the files.
-        title: the heading.
-        parts: Markdown paragraphs and tables, in order.
-        rows: the same numbers for the CSV file; all with the same keys.
-        figure: a matplotlib figure, or None.
-        caption: what the figure shows.
-    """
-
-    name: str
+    name: str  # of the target and of the files
     title: str
-    parts: Sequence[str]
-    rows: Sequence[Row]
-    figure: Any = None
+    parts: Sequence[str]  # Markdown paragraphs and tables
+    rows: Sequence[Row]  # the same numbers for the CSV file; all with the same keys
+    figure: Any = None  # of matplotlib
     caption: str = ""
 
     @staticmethod
     def of(
         name: str, parts: Sequence[str], rows: Sequence[Row], figure: Any = None, **values: Any
     ) -> Report:
-        """A report whose title, caption and introduction are declared in `paper.toml`.
-
-        Args:
-            name, parts, rows, figure: of the report.
-            values: for the placeholders of the introduction.
-        """
+        """A report whose text is declared in `paper.toml`, with `values` for its placeholders."""
         declared = PAPER["reports"][name]
         declared = {**PAPER["reports"].get(declared.get("like"), {}), **declared}
         parts = [declared["text"].strip().format(**values), *parts]
@@ -68,17 +52,12 @@ def write_report(report: Report, folder: Path, command: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     commit = git_commit()
     source = f"llpauc {version('llpauc')}" + (f", commit {commit[:10]}" if commit else "")
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(report.rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(report.rows)
     texts = {
         "md": f"{report.markdown}\nMade by `{command}` with {source}, {date.today()}.\n",
-        "csv": table.getvalue(),
+        "csv": csv_text(report.rows, list(report.rows[0])),
     }
     for suffix, text in texts.items():
-        with atomic_write(folder / f"{report.name}.{suffix}") as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(folder / f"{report.name}.{suffix}", text)
     paths = [folder / f"{report.name}.{suffix}" for suffix in texts]
     if report.figure is not None:
         paths.append(save(report.figure, folder / f"{report.name}.png"))

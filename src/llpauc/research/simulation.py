@@ -180,30 +180,18 @@ class Design:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The result of `simulate`.
-
-    Args:
-        design: what was drawn.
-        correlations: (area, target) -> (ks, alphas, betas), NaN where one of the two is constant.
-        means: target -> (ks,), its mean over the rankings.
-        auc: mean AUC of the rankings.
-        seconds: run time without compilation.
-    """
+    """The result of `simulate`."""
 
     design: Design
     correlations: Mapping[tuple[str, str], Floats]
-    means: Mapping[str, Floats]
-    auc: float
-    seconds: float
+    """(area, target) -> (ks, alphas, betas), NaN where one of the two is constant."""
+    means: Mapping[str, Floats]  # target -> (ks,), its mean over the rankings
+    auc: float  # mean over the rankings
+    seconds: float  # without compilation
 
 
 def simulate(design: Design, *, threads: int | None = None) -> Simulation:
-    """Draw, measure, correlate.
-
-    Args:
-        design: what to draw and measure.
-        threads: at most this many; the result does not depend on it.
-    """
+    """Draw, measure, correlate, in at most `threads` threads; the result does not depend on it."""
     started = time.perf_counter()
     areas, targets = len(AREAS) * design.n_cells, len(TARGETS) * len(design.ks)
     columns = np.arange(areas + targets)
@@ -285,26 +273,20 @@ def _thread_limit(limit: int | None) -> Iterator[None]:
 class Inversions:
     """How often a metric orders two rankings differently from Recall@K.
 
-    Args:
-        k: the K.
-        tied: fraction of pairs of rankings with equal Recall@K; they are left out below.
-        fractions: metric -> fraction of the other pairs that it orders the other way. A pair that
-            is tied in the metric counts half, so that a random order reaches 0.5.
-        pairs: number of pairs compared, ties included.
+    Pairs with equal Recall@K are left out. A pair that is tied in the metric counts half, so that a
+    random order reaches 0.5.
     """
 
     k: int
-    tied: float
-    fractions: Mapping[str, float]
-    pairs: int
+    tied: float  # fraction of pairs with equal Recall@K
+    fractions: Mapping[str, float]  # metric -> fraction of the other pairs
+    pairs: int  # ties included
 
 
 def count_inversions(design: Design, metrics: Mapping[int, Mapping[str, int]]) -> list[Inversions]:
     """Compare each of the first rankings with the twenty that follow it.
 
-    Args:
-        design: what was drawn.
-        metrics: index of K in `design.ks` -> name -> column of the metric, see `Design.column`.
+    `metrics` maps the index of K in `design.ks` to name -> column, see `Design.column`.
     """
     rankings = min(_PAIRED_RANKINGS, design.rankings)
     recall = {at: design.column("recall", k=at) for at in metrics}

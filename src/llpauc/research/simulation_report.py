@@ -37,40 +37,24 @@ class Spot:
 
 @dataclass(frozen=True)
 class LargeBeta:
-    """The correlations at a beta that is far too large.
-
-    Args:
-        beta: that beta.
-        opauc: correlation of OPAUC(beta).
-        llpauc: LLPAUC with the best alpha for this beta.
-        large_alpha: correlation where alpha is ten times as large as that, at most 1.
-    """
+    """The correlations at a beta that is far too large."""
 
     beta: float
-    opauc: float
-    llpauc: Spot | None
-    large_alpha: float
+    opauc: float  # of OPAUC(beta)
+    llpauc: Spot | None  # with the best alpha for this beta
+    large_alpha: float  # where alpha is ten times as large as that, at most 1
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The maxima for one K; None where no correlation is defined.
-
-    Args:
-        k: the K.
-        llpauc: LLPAUC's maximum, at the smallest alpha where several are equal.
-        opauc: OPAUC's maximum, on the edge alpha = 1.
-        auc: correlation of AUC.
-        large_betas: the correlations at each of `LARGE_BETAS`, or at the nearest beta of the grid.
-        two_way: maximum of the two-way area with alpha < 1; at alpha = 1 it is OPAUC.
-    """
+    """The maxima for one K; None where no correlation is defined."""
 
     k: int
-    llpauc: Spot | None
-    opauc: Spot | None
+    llpauc: Spot | None  # at the smallest alpha where several are equal
+    opauc: Spot | None  # on the edge alpha = 1
     auc: float
-    large_betas: tuple[LargeBeta, ...]
-    two_way: Spot | None
+    large_betas: tuple[LargeBeta, ...]  # at `LARGE_BETAS`, or at the nearest betas of the grid
+    two_way: Spot | None  # with alpha < 1; at alpha = 1 the two-way area is OPAUC
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,13 @@ import numpy as np
 from llpauc.errors import listing
 from llpauc.evaluation.significance import RESAMPLES
 from llpauc.recommend.lists import ListRequest, write_recommendations
-from llpauc.report.document import (
-    Bars,
-    Block,
-    Bullets,
-    Code,
-    Heading,
-    Table,
-    Text,
-    as_html,
-    as_markdown,
-)
+from llpauc.report import document
+from llpauc.report.document import Bars, Block, Bullets, Code, Heading, Table, Text
 from llpauc.search.auto_search import METRICS, VALID_USERS, AutoResult, Final, Search
 from llpauc.search.candidates import METRIC
 from llpauc.search.comparison import weaknesses
 from llpauc.search.trials import Budget
-from llpauc.storage.atomic import atomic_write
+from llpauc.storage.atomic import write_text
 
 _MOST_ROWS = 40
 _FEW_USERS = 30
@@ -48,15 +39,8 @@ def write_results(
 ) -> int:  # fmt: skip
     """Write the run, the recommendations, the report and config.toml; the number of list rows.
 
-    Args:
-        result: of `auto`.
-        folder: created if necessary.
-        data: path of the events.
-        notes: what was detected on reading them.
-        budget: time limit, and time passed.
-        k: length of the lists.
-        config: text of config.toml.
-        command: how the user calls the program.
+    `notes` is what was detected on reading the events, `config` the text of config.toml, and
+    `command` how the user calls the program.
     """
     folder.mkdir(parents=True, exist_ok=True)
     measured = {}
@@ -100,12 +84,11 @@ def write_results(
     title = f"Recommendations for {data}"
     texts = {
         "config.toml": config,
-        "report.md": as_markdown(title, blocks),
-        "report.html": as_html(title, blocks),
+        "report.md": document.as_markdown(title, blocks),
+        "report.html": document.as_html(title, blocks),
     }
     for name, text in texts.items():
-        with atomic_write(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
     return rows
 
 

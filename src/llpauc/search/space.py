@@ -76,13 +76,8 @@ def plan_space(
 ) -> tuple[Space, dict[str, Point]]:
     """The space of a search, and its starting points.
 
-    Args:
-        split: train and valid.
-        losses, models: names to choose from.
-        metric: on validation.
-        recipe: for these data, made before a random part is held out of them, which would hide how
-            interests change with time.
-        space_file: see `read_space`.
+    `recipe` is made for these data before a random part is held out of them, which would hide how
+    interests change with time.
     """
     check_names(losses, models)
     k = parse_metric(metric).k or 20
@@ -113,13 +108,7 @@ def plan_grid(
 def default_space(
     train: Interactions, losses: Sequence[str], models: Sequence[str], k: int = 20
 ) -> Space:
-    """What is searched by default.
-
-    Args:
-        train: alpha and beta are searched around the result of `suggest_alpha_beta` on it.
-        losses, models: names to choose from.
-        k: length of the recommendation lists.
-    """
+    """What is searched by default, for lists of k items."""
     space: Space = {"model": tuple(models), "loss": tuple(losses)}
     ranges = _alpha_beta_ranges(train, k)
     common = set.intersection(*(set(_model_options(model)) for model in trained_models()))
@@ -363,11 +352,8 @@ def starting_points(
         named[f"defaults of {loss}"] = default_point(space, model=models[0], loss=loss)
     for model in models[1:]:
         named[f"defaults of {model}"] = default_point(space, model=model, loss=losses[0])
-    points: dict[str, Point] = {}
-    for name, point in named.items():
-        if point not in points.values():
-            points[name] = point
-    return points
+    distinct = {tuple(point.items()): name for name, point in reversed(named.items())}
+    return {name: point for name, point in named.items() if name in distinct.values()}
 
 
 def grid_points(space: Space) -> dict[str, Point]:

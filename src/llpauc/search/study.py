@@ -250,11 +250,7 @@ def heartbeats(trial: Trial, interval: float = HEARTBEAT) -> Iterator[None]:
 
 
 class LostTrials:
-    """Finds running trials whose worker has ended.
-
-    Args:
-        grace: seconds without a heartbeat.
-    """
+    """Finds running trials whose worker has ended, or has had no heartbeat for `grace` seconds."""
 
     def __init__(self, grace: float = GRACE) -> None:
         self.grace = grace
@@ -285,9 +281,7 @@ class LostTrials:
 def requeue(study: Study, trial: FrozenTrial, *, killed: bool = True) -> bool:
     """Mark a trial as failed and queue its point again; False where another process has done so.
 
-    Args:
-        study, trial: which.
-        killed: whether its worker was killed, which counts as an attempt; an interrupt does not.
+    A trial whose worker was killed counts as an attempt; an interrupted one does not.
     """
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import TrialState

@@ -66,41 +66,24 @@ class NothingFound(RuntimeError):
 
 @dataclass(frozen=True)
 class Tuning:
-    """What to tune, and how.
-
-    Args:
-        space: what to search; see `llpauc.search.space`.
-        points: what to try first, by name.
-        only_points: try these and nothing else: a grid.
-        metric: on validation; the larger the better.
-        seed: of training and of the sampler.
-        epochs, patience, device: of every trial; see `TrainingOptions`.
-        pruner: "median", "halving" or "none".
-        storage: a journal file, or the URL of a database.
-        study: its name in the storage.
-        trials: most trials of the study, of all workers and calls together; None: no limit.
-        budget: seconds for this call; infinity: no limit.
-        hold_out: fraction of each user's events to validate on where there is no validation part.
-        workers: processes on this machine, which divide the cores among them.
-        grace: seconds without a heartbeat after which a trial on another machine is lost.
-    """
+    """What to tune, and how."""
 
     space: Space
-    points: Mapping[str, Point]
-    only_points: bool = False
-    metric: str = "ndcg@20"
-    seed: int = 0
+    points: Mapping[str, Point]  # tried first, by name
+    only_points: bool = False  # try these and nothing else: a grid
+    metric: str = "ndcg@20"  # on validation
+    seed: int = 0  # of training and of the sampler
     epochs: int = 100
     patience: int = 5
     device: str = "cpu"
     pruner: str = "median"
-    storage: str = "study.journal"
-    study: str = "llpauc"
-    trials: int | None = None
-    budget: float = math.inf
-    hold_out: float = 0.1
-    workers: int = 1
-    grace: float = GRACE
+    storage: str = "study.journal"  # or the URL of a database
+    study: str = "llpauc"  # its name in the storage
+    trials: int | None = None  # most trials of the study, of all workers and calls together
+    budget: float = math.inf  # seconds for this call
+    hold_out: float = 0.1  # of each user's events, where there is no validation part
+    workers: int = 1  # processes on this machine, which divide the cores among them
+    grace: float = GRACE  # seconds without a heartbeat until a trial elsewhere is lost
 
     def __post_init__(self) -> None:
         check_at_least("workers", self.workers, 1)
@@ -133,21 +116,13 @@ class Tuning:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord(TrialResult):
-    """A trial of a study; it may also have ended as "pruned", "budget" or "no time".
+    """A trial of a study; it may also have ended as "pruned", "budget" or "no time"."""
 
-    Args:
-        number: Optuna's.
-        state: complete, pruned, lost, running or waiting.
-        params: the point.
-        starting_point: its name, or "".
-        rerun_of: number of the trial that it repeats, or None.
-    """
-
-    number: int
-    state: str
+    number: int  # Optuna's
+    state: str  # complete, pruned, lost, running or waiting
     params: Point = field(default_factory=dict)
-    starting_point: str = ""
-    rerun_of: int | None = None
+    starting_point: str = ""  # its name
+    rerun_of: int | None = None  # number of the trial that it repeats
 
     @property
     def is_complete(self) -> bool:
@@ -176,19 +151,12 @@ def records_of(trials: list[FrozenTrial]) -> list[TrialRecord]:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The trials of a study.
+    """The trials of a study."""
 
-    Args:
-        records: every trial, best first.
-        popularity: the metric of the most popular items on the same validation events.
-        seconds: duration of this call.
-        signal: number of the signal that interrupted it, or None.
-    """
-
-    records: tuple[TrialRecord, ...]
-    popularity: float
+    records: tuple[TrialRecord, ...]  # best first
+    popularity: float  # the metric of the most popular items on the same validation events
     seconds: float
-    signal: int | None = None
+    signal: int | None = None  # that interrupted the call
 
     @property
     def best(self) -> TrialRecord | None:
@@ -215,12 +183,8 @@ def validation_split(split: Split, fraction: float, seed: int, how: str = "auto"
 def tune(split: Split, tuning: Tuning, progress: Progress = no_progress) -> TuneResult:
     """Search until the budget or the trials are used up, or until interrupted.
 
-    Every trial that ends is logged, whichever worker ran it.
-
-    Args:
-        split: train and valid; a test part is not read.
-        tuning: what and how.
-        progress: called when a trial has ended.
+    Every trial that ends is logged, whichever worker ran it, and `progress` is called. A test part
+    is not read.
 
     Raises:
         InputError: for data without validation events, a storage that cannot be used, and a study
@@ -291,9 +255,8 @@ class _Reporter:
             if record.number in self.reported:
                 continue
             self.reported.add(record.number)
-            line = (
-                f"trial {record.number:3d}  {record.value_text}  {record.ended or record.state:<8}"
-            )
+            ended_as = record.ended or record.state
+            line = f"trial {record.number:3d}  {record.value_text}  {ended_as:<8}"
             line += f"  {record.seconds:5.1f} s{best}"
             line += f"  {left:.0f} s left" if math.isfinite(left) else ""
             logger.info("%s", f"{line}  {record.message}" if record.message else line)
@@ -314,15 +277,7 @@ class _Reporter:
 
 
 class Worker:
-    """Runs trials of a study.
-
-    Args:
-        tuning: what and how.
-        split: train and valid.
-        data: the fingerprint of `split`.
-        deadline: by `time.monotonic`, which all processes of a machine share.
-        stop: a request to stop.
-    """
+    """Runs trials of a study until `deadline`, by the clock that its processes share."""
 
     def __init__(
         self, tuning: Tuning, split: Split, data: str, deadline: float, stop: StopRequest
@@ -408,10 +363,8 @@ def is_surplus(trials: list[FrozenTrial], number: int, tuning: Tuning) -> bool:
     """Whether two workers started the last trial, or the same starting point, at the same time."""
     before = [t for t in trials if t.number < number and not _is_lost(t)]
     name = trials[number].user_attrs.get("starting_point")
-    if name is None:
-        repeated = tuning.only_points
-    else:
-        repeated = any(t.user_attrs.get("starting_point") == name for t in before)
+    same_point = any(t.user_attrs.get("starting_point") == name for t in before)
+    repeated = tuning.only_points if name is None else same_point
     return repeated or (tuning.trials is not None and len(before) >= tuning.trials)
 
 
@@ -427,9 +380,6 @@ def run_study_trial(
     """Train the point that the trial suggests; every validation is reported and may be the last.
 
     Args:
-        trial: Optuna's.
-        split: train and valid.
-        space: what it may suggest.
         fixed: training options of the study: seed, epochs, patience, valid_metric, device.
         deadline: by `time.monotonic`; training stops within a batch after it, once validated.
         needed: whether the trial continues after the deadline until it has a value.

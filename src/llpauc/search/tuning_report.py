@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +16,7 @@ from llpauc.report.document import Block, Code, Heading, Table, Text, as_markdow
 from llpauc.report.tuning import AlphaBeta, best_in_bins
 from llpauc.search.space import Space
 from llpauc.search.tuning import TrialRecord, TuneResult, Tuning
-from llpauc.storage.atomic import atomic_write
+from llpauc.storage.atomic import csv_text, write_text
 from llpauc.storage.figure_files import plt, save
 from llpauc.training.tracking import masked
 
@@ -84,25 +82,13 @@ def compared_trials(result: TuneResult) -> dict[str, TrialRecord]:
 def write_tuning(
     result: TuneResult, tuning: Tuning, folder: Path, config: str | None, data: str, command: str
 ) -> list[Path]:
-    """Write all files to `folder`; their paths.
-
-    Args:
-        result, tuning: what was found, and how.
-        folder: created if necessary.
-        config: the text of best.toml; None without a complete trial.
-        data: path of the data, for the report.
-        command: that made the study.
-    """
+    """Write all files to `folder`; their paths. `config` is the text of best.toml."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = _figures(result, tuning.metric)
     for name, (figure, _) in figures.items():
         save(figure, folder / name)
     rows = as_rows(result.records)
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[0]) if rows else ["trial"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    texts = {"trials.csv": table.getvalue()}
+    texts = {"trials.csv": csv_text(rows, list(rows[0]) if rows else ["trial"])}
     blocks = _summary(result, tuning)
     if config is not None:
         texts["best.toml"] = config
@@ -115,8 +101,7 @@ def write_tuning(
     blocks += [Text(f"Made by `{masked(command)}` with llpauc {version('llpauc')}.")]
     texts["tuning.md"] = as_markdown(f"Tuning on {data}", blocks)
     for name, text in texts.items():
-        with atomic_write(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
     return [folder / name for name in (*texts, *figures)]
 
 
@@ -176,16 +161,8 @@ def _trial_blocks(records: Sequence[TrialRecord], metric: str) -> list[Block]:
             str(value) if name in ("model", "loss") else f"{name} {format_value(value)}"
             for name, value in r.params.items()
         )
-        rows.append(
-            [
-                str(r.number),
-                r.value_text,
-                ", ".join(notes),
-                r.epochs_text,
-                f"{r.seconds:.1f}",
-                params,
-            ]
-        )
+        rows.append([str(r.number), r.value_text, ", ".join(notes), r.epochs_text])
+        rows[-1] += [f"{r.seconds:.1f}", params]
     table = Table(["trial", metric, "ended", "best epoch", "s", "options"], rows)
     more = len(records) - _MOST_ROWS
     rest = [Text(f"{more} more in trials.csv.")] if more > 0 else []
@@ -224,12 +201,7 @@ def as_rows(records: Sequence[TrialRecord]) -> list[dict[str, Any]]:
 
 
 def alpha_beta_map(trials: Sequence[AlphaBeta], metric: str) -> Any:
-    """The best value of each bin of alpha and beta, and the trials.
-
-    Args:
-        trials: at least one complete.
-        metric: on validation.
-    """
+    """The best value of each bin of alpha and beta, and the trials; at least one is complete."""
     alphas, betas, table = best_in_bins(trials)
     figure, axis = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
     axis.set_facecolor("0.85")

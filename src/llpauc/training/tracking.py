@@ -42,18 +42,11 @@ _MLFLOW_ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """How a run ended."""
 
-    Args:
-        stopped: `History.stopped`; "done" for a model without epochs; "diverged" or "failed" after
-            an error.
-        best_epoch: the epoch whose weights the model has; 0 for a model without epochs.
-        test: values on the test part by metric name.
-    """
-
-    stopped: str
-    best_epoch: int = 0
-    test: Mapping[str, float] = field(default_factory=dict)
+    stopped: str  # `History.stopped`; "done" without epochs; "diverged" or "failed" after an error
+    best_epoch: int = 0  # the epoch whose weights the model has; 0 without epochs
+    test: Mapping[str, float] = field(default_factory=dict)  # by metric
 
     @property
     def status(self) -> str:
