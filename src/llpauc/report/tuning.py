@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binned_statistic_2d
 
 from llpauc.errors import InputError
 
@@ -54,9 +53,16 @@ def edges(values: Sequence[float], max_bins: int = _BINS) -> Floats:
 def best_in_bins(trials: Sequence[AlphaBeta]) -> tuple[Floats, Floats, Floats]:
     """Edges of alpha, edges of beta, and the best complete value of each bin; NaN in empty bins."""
     alphas, betas = edges([t.alpha for t in trials]), edges([t.beta for t in trials])
-    complete = [(t.alpha, t.beta, t.value) for t in trials if t.complete]
-    table = binned_statistic_2d(*np.transpose(complete), "max", bins=[alphas, betas]).statistic
+    table = np.full((len(alphas) - 1, len(betas) - 1), np.nan)
+    for trial in trials:
+        if trial.complete:
+            row, column = _bin(alphas, trial.alpha), _bin(betas, trial.beta)
+            table[row, column] = np.fmax(table[row, column], trial.value)
     return alphas, betas, table
+
+
+def _bin(edges: Floats, value: float) -> int:
+    return int(np.clip(np.searchsorted(edges, value, "right") - 1, 0, len(edges) - 2))
 
 
 def read_tuning(folder: str | None) -> dict[str, Any] | None:
