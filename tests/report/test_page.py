@@ -22,19 +22,11 @@ from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
-from llpauc.report import (
-    find_users,
-    load_page_run,
-    page_data,
-    page_policy,
-    read_titles,
-    read_tuning,
-    render_page,
-    report_data,
-    spread_users,
-    view_users,
-)
-from llpauc.report.users import LIST_LENGTH, MAX_SHOWN
+from llpauc.report import page_data
+from llpauc.report.document import page_policy, render_page
+from llpauc.report.page_data import load_page_run, read_titles, report_data
+from llpauc.report.tuning import read_tuning
+from llpauc.report.users import LIST_LENGTH, MAX_SHOWN, find_users, spread_users, view_users
 from tests.datasets import random_split, score_table, taste_split
 from tests.server import KEY, client_of
 

@@ -21,7 +21,7 @@ from llpauc.metrics import auc_score, llpauc_score, opauc_score
 from llpauc.metrics.pair_counts import PairCounts
 from llpauc.metrics.partial_auc import partial_auc_from_counts, selected_count
 from llpauc.recommend import Recommender
-from llpauc.report import render_page
+from llpauc.report.document import render_page
 from llpauc.serving import ServingState, make_app
 from llpauc.serving.server import listen
 from tests.datasets import score_table

@@ -65,7 +65,7 @@ def import_everything() -> None:
     import uvicorn  # noqa: F401
 
     import llpauc.recommend.recommender
-    import llpauc.report
+    import llpauc.report.page_data
     import llpauc.research.plots
     import llpauc.search.auto_search
     import llpauc.search.tuning

@@ -32,7 +32,9 @@ def report(
         json: print a summary of the file as JSON
     """
     from llpauc.errors import InputError, check_at_least
-    from llpauc.report import load_page_run, read_titles, read_tuning, render_page, report_data
+    from llpauc.report.document import render_page
+    from llpauc.report.page_data import load_page_run, read_titles, report_data
+    from llpauc.report.tuning import read_tuning
     from llpauc.storage.atomic import atomic_write
 
     check_file(out)

@@ -65,7 +65,8 @@ def _serve(
         raise InputError(
             f"serving needs {error.name}, which is not installed; pip install 'llpauc[serve]'"
         ) from None
-    from llpauc.report import read_titles, read_tuning
+    from llpauc.report.page_data import read_titles
+    from llpauc.report.tuning import read_tuning
 
     titles, trials = read_titles(items), read_tuning(tuning)
     check_run_fits_memory(run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from llpauc.losses import LOSSES
@@ -57,16 +58,16 @@ def compare_losses(name: str, study: Study) -> Report:
         of_data = _rows(name, study, data, losses[data], table["backbones"])
         parts += [f"## {data}", methods_table(of_data), bullet_list(remarks(of_data))]
         rows += of_data
-        for backbone in table["backbones"]:
-            of_panel = [row for row in of_data if row.backbone == backbone]
+        titled = {
+            backbone: {TITLES[row.method]: row for row in of_data if row.backbone == backbone}
+            for backbone in ("-", *table["backbones"])
+        }
+        lines = {title: row.mean("recall@20").mean for title, row in titled.pop("-").items()}
+        for backbone, of_panel in titled.items():
             panel = f"{data}, {backbone}"
-            panels[panel] = {"ours": {TITLES[r.method]: r.mean("recall@20") for r in of_panel}}
-            published[panel] = {
-                TITLES[r.method]: r.published.recall for r in of_panel if r.published is not None
-            }
-            untrained[panel] = {
-                TITLES[r.method]: r.mean("recall@20").mean for r in of_data if r.backbone == "-"
-            }
+            panels[panel] = {"ours": {t: row.mean("recall@20") for t, row in of_panel.items()}}
+            published[panel] = {t: r.published.recall for t, r in of_panel.items() if r.published}
+            untrained[panel] = lines
     absent = [data for data in losses if data not in present]
     if absent:
         parts.append(
@@ -93,13 +94,12 @@ def _rows(
         ("-", "popularity"): [trainings.baseline(data, "popularity")],
         ("-", "ease"): [trainings.baseline(data, "ease", **ease)],
     }
-    for backbone in backbones:
-        for method, setting in settings.items():
-            loss = "llpauc" if method in EXTRA else method
-            rule: Setting = {"valid_metric": "recall@50"} if method == AUTHORS_RULE else {}
-            if (backbone, method) != ("lightgcn", AUTHORS_RULE):
-                options = {**setting, **rule}
-                cells[backbone, method] = training_cells(study, data, loss, backbone, **options)
+    for backbone, (method, setting) in product(backbones, settings.items()):
+        loss = "llpauc" if method in EXTRA else method
+        rule: Setting = {"valid_metric": "recall@50"} if method == AUTHORS_RULE else {}
+        if (backbone, method) != ("lightgcn", AUTHORS_RULE):
+            seeds = training_cells(study, data, loss, backbone, **setting, **rule)
+            cells[backbone, method] = seeds
     settings |= {"popularity": {}, "ease": ease}
     return [
         TableRow(data, b, m, settings[m], results, PUBLISHED.get((table, data, b, m)))
@@ -113,15 +113,16 @@ def methods_table(rows: Sequence[TableRow]) -> str:
     best = [max(_ranked(rows, b), key=lambda row: row.mean("recall@20").mean) for b in backbones]
     lines = []
     for row in rows:
-        pairs = [row.pair(group) for group in GROUPS]
+        pairs = {group: row.pair(group) for group in GROUPS}
         if row in best:
-            pairs[0] = f"**{pairs[0]}**"
-        line = {"backbone": row.backbone, "loss": TITLES[row.method]}
-        line |= {"setting": setting_text(row.setting) or "-"}
-        line |= dict(zip(GROUPS, pairs, strict=True))
-        value = row.published
-        means = [] if value is None else [MeanSd(*value[:2]), MeanSd(*value[2:])]
-        lines.append(line | {"the paper, all users": " / ".join(map(str, means)) or "-"})
+            pairs["all users"] = f"**{pairs['all users']}**"
+        means = [] if row.published is None else [row.published[:2], row.published[2:]]
+        lines.append(
+            {"backbone": row.backbone, "loss": TITLES[row.method]}
+            | {"setting": setting_text(row.setting) or "-"}
+            | pairs
+            | {"the paper, all users": " / ".join(str(MeanSd(*mean)) for mean in means) or "-"}
+        )
     return rows_table(lines)
 
 
@@ -188,20 +189,18 @@ def dataset_table(study: Study) -> Report:
         cold[name] = 100 * counts["cold test users"]
         sizes = PAPER["sizes"].get(name)
         duplicates = [f"{part} {n}" for part, n in counts["duplicates"].items() if n]
-        row = {
-            "data": name,
-            "users": counts["users"],
-            "items": counts["items"],
-            "interactions": counts["interactions"],
-            "sparsity": f"{counts['sparsity']:.2%}",
-            "the paper": "{:,} / {:,} / {:,} / {:.2%}".format(*sizes) if sizes else "-",
-            "test users": counts["test users"],
-            "of them cold": f"{counts['cold test users']:.1%}",
-            "duplicates": ", ".join(duplicates) or "none",
-            "test pairs also in train": counts["test pairs also in train"],
-            "also in valid": counts["also in valid"],
-        }
-        rows.append(row)
+        rows.append(
+            {"data": name}
+            | {column: counts[column] for column in ("users", "items", "interactions")}
+            | {
+                "sparsity": f"{counts['sparsity']:.2%}",
+                "the paper": "{:,} / {:,} / {:,} / {:.2%}".format(*sizes) if sizes else "-",
+                "test users": counts["test users"],
+                "of them cold": f"{counts['cold test users']:.1%}",
+                "duplicates": ", ".join(duplicates) or "none",
+            }
+            | {column: counts[column] for column in ("test pairs also in train", "also in valid")}
+        )
     parts = [rows_table(rows)]
     absent = [
         datasets.missing_message(name, study.data).replace(f"{study.data}/", "")

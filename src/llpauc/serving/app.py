@@ -50,7 +50,7 @@ class ServingState:
     Args:
         folder: the run folder.
         titles: item id -> title, for the page.
-        tuning: from `llpauc.report.read_tuning`, for the page.
+        tuning: from `llpauc.report.tuning.read_tuning`, for the page.
     """
 
     def __init__(
