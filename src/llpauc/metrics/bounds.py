@@ -167,24 +167,19 @@ def _hits(
     count = _whole(kind, areas, pos * neg, most_won, known)
     # The paper's formula has K positives, also where there are fewer.
     counted = reachable if form == "tight" else length
-    least, most = _roots(count, length, counted if kind == "llpauc" else pos, lack)
+    if kind == "opauc":
+        counted = pos
+    # Where i (length + counted - i) - counted lack = count, and where i (i - lack) = count. These
+    # can be rounded directly: IEEE's sqrt is correctly rounded, so below 2^53 (lists of up to 10^7
+    # items) the root of a whole number is never on the wrong side of a whole number.
+    total = length + counted
+    least = (total - np.sqrt(total * total - 4 * (count + counted * lack))) / 2
+    most = (lack + np.sqrt(lack * lack + 4 * count)) / 2
     if form == "tight":
         least, most = np.maximum(np.ceil(least), lack), np.minimum(np.floor(most), reachable)
     elif form == "printed":
         least, most = np.floor(least), np.ceil(most)
     return np.where(known, least, np.nan), np.where(known, most, np.nan)
-
-
-def _roots(count: Counts, length: Counts, positives: Counts, lack: Counts) -> tuple[Floats, Floats]:
-    """Where i (length + positives - i) - positives lack = count, and where i (i - lack) = count.
-
-    They can be rounded directly: IEEE's sqrt is correctly rounded, so below 2^53 (lists of up to
-    10^7 items) the root of a whole number is never on the wrong side of a whole number.
-    """
-    total = length + positives
-    lower = (total - np.sqrt(total * total - 4 * (count + positives * lack))) / 2
-    upper = (lack + np.sqrt(lack * lack + 4 * count)) / 2
-    return lower, upper
 
 
 def _at_least_one(name: str, given: npt.NDArray[Any]) -> Counts:

@@ -44,11 +44,8 @@ def html_document(
 ) -> str:
     """A whole HTML document.
 
-    Args:
-        title: plain text.
-        body: HTML, in which all text from data is escaped.
-        style, script: CSS and JavaScript, embedded as they are.
-        connect: whether the script may send requests to the server of the document.
+    In `body`, all text from data is escaped. With `connect`, the script may send requests to the
+    server of the document.
     """
     policy = content_security_policy(style, script, connect=connect)
     icon = _ICON if script else ""  # only pages are served, and browsers request an icon
@@ -73,7 +70,10 @@ def render_page(data: dict[str, Any] | None = None) -> bytes:
     Args:
         data: from `report_data`; None for the page of a server, which requests its data.
     """
-    embedded = f'<script type="application/json" id="data">{_embedded_json(data)}</script>'
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":  # could end a script element or begin a comment
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    embedded = f'<script type="application/json" id="data">{text}</script>'
     body = f"{page_part('page.html')}\n{embedded}"
     style, script = page_part("page.css"), page_part("page.js")
     page = html_document("llpauc", body, style, script, connect=data is None)
@@ -90,14 +90,6 @@ def page_policy(*, served: bool) -> str:
 def page_part(name: str) -> str:
     """The text of page.html, page.css or page.js."""
     return files("llpauc.report").joinpath(name).read_text(encoding="utf-8").strip()
-
-
-def _embedded_json(data: dict[str, Any] | None) -> str:
-    """JSON without the characters that could end a script element or begin a comment."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 def _hash(text: str) -> str:

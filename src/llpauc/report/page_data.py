@@ -149,7 +149,12 @@ def report_data(
         tuning: from `read_tuning`.
     """
     ids = _chosen_users(runs[0], users)
-    views = [_views(run, ids) for run in runs]
+    views: list[dict[str, UserView]] = []
+    for run in runs:
+        user_idx = run.fitted.user_ids.indices(ids)
+        known = [ids[n] for n in np.flatnonzero(user_idx >= 0).tolist()]
+        of_run = view_users(run.fitted, user_idx[user_idx >= 0]) if known else []
+        views.append(dict(zip(known, of_run, strict=True)))
     while True:
         data = _as_json(runs, ids, views, titles, tuning)
         if users is not None or len(ids) == 1:
@@ -172,14 +177,6 @@ def _chosen_users(run: PageRun, users: int | Sequence[str] | None) -> list[str]:
     if unknown:
         raise InputError(f"unknown users in {run.summary['name']}: {listing(unknown, 5)}")
     return ids
-
-
-def _views(run: PageRun, ids: Sequence[str]) -> dict[str, UserView]:
-    """User id -> view, of the users that the run contains."""
-    user_idx = run.fitted.user_ids.indices(ids)
-    known = [ids[n] for n in np.flatnonzero(user_idx >= 0).tolist()]
-    views = view_users(run.fitted, user_idx[user_idx >= 0]) if known else []
-    return dict(zip(known, views, strict=True))
 
 
 def _as_json(

@@ -177,7 +177,11 @@ class Study:
         """Every cell's result; missing and broken ones are run."""
         events = {name: _events_digest(name, str(self.data)) for name in {c.data for c in cells}}
         store = CellStore(self.out / "cells", events)
-        saved = {cell: _saved(store, cell) for cell in dict.fromkeys(cells)}
+        saved = {cell: store.get(cell) for cell in dict.fromkeys(cells)}
+        for cell, result in saved.items():  # the same cell with test metrics answers one without
+            if result is None and dict(cell.options).get("test") is False:
+                with_test = store.get(cell.replace(test=True))
+                saved[cell] = with_test if with_test and "valid" in with_test else None
         missing = [cell for cell, result in saved.items() if result is None]
         if missing:
             self._run(missing, store)
@@ -259,15 +263,6 @@ def run_cell(cell: Cell, data: str) -> Result:
 def _run_and_save(cell: Cell, data: str, store: CellStore) -> Cell:
     store.put(cell, run_cell(cell, data))
     return cell
-
-
-def _saved(store: CellStore, cell: Cell) -> Result | None:
-    """A saved result; a cell without test metrics is answered by the same cell with them."""
-    result = store.get(cell)
-    if result is None and dict(cell.options).get("test") is False:
-        with_test = store.get(cell.replace(test=True))
-        result = with_test if with_test is not None and "valid" in with_test else None
-    return result
 
 
 @lru_cache(maxsize=4)

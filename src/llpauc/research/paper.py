@@ -37,13 +37,11 @@ class PublishedValue(NamedTuple):
     ndcg_sd: float
 
 
-def _read_published() -> dict[tuple[str, ...], PublishedValue]:
-    rows = csv.reader((_FOLDER / "published.csv").read_text(encoding="utf-8").splitlines()[1:])
-    return {tuple(row[:4]): PublishedValue(*map(float, row[4:])) for row in rows}
-
-
 # (table, data set, backbone, loss) -> value.
-PUBLISHED: Mapping[tuple[str, ...], PublishedValue] = _read_published()
+PUBLISHED: Mapping[tuple[str, ...], PublishedValue] = {
+    tuple(row[:4]): PublishedValue(*map(float, row[4:]))
+    for row in csv.reader((_FOLDER / "published.csv").read_text(encoding="utf-8").splitlines()[1:])
+}
 
 
 def expand(grid: Mapping[str, Any]) -> list[dict[str, Any]]:

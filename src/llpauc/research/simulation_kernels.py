@@ -32,7 +32,7 @@ def _uniform(state: Any) -> Any:
 
 
 @njit(cache=True)
-def draw_uniform(state: Any, n_neg: int, bitmap: Any, above: Any) -> None:
+def draw_uniform(state: Any, n_neg: int, above: Any) -> None:
     """Draw a ranking, every set of len(above) places equally likely.
 
     Distinct places are marked in a bitmap, which is then read in order. Where positives are the
@@ -41,7 +41,6 @@ def draw_uniform(state: Any, n_neg: int, bitmap: Any, above: Any) -> None:
     Args:
         state: (1,) uint64, the generator.
         n_neg: number of negatives.
-        bitmap: scratch, uint64, one bit per place.
         above: output, negatives above each positive, best positive first.
     """
     n_pos = len(above)
@@ -52,7 +51,7 @@ def draw_uniform(state: Any, n_neg: int, bitmap: Any, above: Any) -> None:
     # 2^32 mod n are rejected.
     bound = np.uint64(n)
     biased = (_LOW_HALF + _ONE) % bound
-    bitmap[:] = _ZERO
+    bitmap = np.zeros((n + 63) // 64, np.uint64)
     position = state[0]
     while remaining > 0:
         position += GOLDEN
@@ -84,26 +83,23 @@ def draw_uniform(state: Any, n_neg: int, bitmap: Any, above: Any) -> None:
 
 
 @njit(cache=True)
-def draw_normal_scores(state: Any, n_neg: int, shift: float, tails: Any, above: Any) -> None:
+def draw_normal_scores(state: Any, n_neg: int, shift: float, above: Any) -> None:
     """Draw the ranking of a scorer: negatives score N(0, 1), positives N(shift, 1), independent.
 
     No negative is drawn. A positive with score s has each negative above it with probability
     P(N > s); between two neighbouring positives lies a binomial number of the remaining negatives.
-
-    Args:
-        state: (1,) uint64, the generator.
-        n_neg: number of negatives.
-        shift: mean score of the positives; 0 gives the uniform distribution.
-        tails: scratch, float64, one per positive.
-        above: output, negatives above each positive, best positive first.
+    A `shift` of 0 gives the uniform distribution. Arguments as in `draw_uniform`.
     """
+    tails = np.empty(len(above), np.float64)
     # Normal scores by Box and Muller, as the tail probability of the negatives above them.
     for i in range(0, len(tails), 2):
         radius = math.sqrt(-2.0 * math.log(_uniform(state)))
         angle = 2.0 * math.pi * _uniform(state)
-        tails[i] = _normal_tail(shift + radius * math.cos(angle))
+        tails[i] = shift + radius * math.cos(angle)
         if i + 1 < len(tails):
-            tails[i + 1] = _normal_tail(shift + radius * math.sin(angle))
+            tails[i + 1] = shift + radius * math.sin(angle)
+    for i in range(len(tails)):
+        tails[i] = 0.5 * math.erfc(tails[i] / math.sqrt(2.0))
     sort_descending(tails)
     count, previous = 0, 0.0
     for i, tail in enumerate(tails[::-1]):  # the smallest tail first: the best positive
@@ -112,12 +108,6 @@ def draw_normal_scores(state: Any, n_neg: int, shift: float, tails: Any, above: 
         count += draw_binomial(state, n_neg - count, probability)
         previous = tail
         above[i] = count
-
-
-@njit(cache=True)
-def _normal_tail(score: float) -> float:
-    """P(N(0, 1) > score)."""
-    return 0.5 * math.erfc(score / math.sqrt(2.0))
 
 
 @njit(cache=True)
@@ -161,19 +151,18 @@ def draw_binomial(state: Any, n: int, p: float) -> int:
 
 
 @njit(cache=True)
-def _measure(above: Any, prefix: Any, k_pos: Any, k_neg: Any, ks: Any, gain: Any, out: Any) -> None:
+def _measure(above: Any, k_pos: Any, k_neg: Any, ks: Any, gain: Any, out: Any) -> None:
     """The metrics of one ranking: LLPAUC areas, two-way areas, hits@k, DCG@k.
 
     Args:
         above: negatives above each positive, best positive first.
-        prefix: scratch, (n+ + 1,) int64, prefix sums of `above`.
         k_pos, k_neg: the grid, as numbers of items; the areas are stored k_neg by k_neg.
         ks: list lengths, ascending.
         gain: (largest k,) what a hit at each rank adds to DCG.
         out: output, (2 * grid + 2 * ks,): ordered pairs, ordered pairs, hits@k, DCG@k.
     """
     n_pos, n_cells = len(above), len(k_pos) * len(k_neg)
-    prefix[0] = 0
+    prefix = np.zeros(n_pos + 1, np.int64)  # sums of `above`
     for i in range(n_pos):
         prefix[i + 1] = prefix[i] + above[i]
     for b in range(len(k_neg)):
@@ -199,10 +188,9 @@ def draw(seed: Any, ranking: Any, n_neg: int, shift: float, above: Any) -> None:
     state = np.empty(1, np.uint64)
     state[0] = mix(mix(seed + GOLDEN) + np.uint64(ranking + 1) * GOLDEN)
     if shift == 0.0:
-        bitmap = np.empty((len(above) + n_neg + 63) // 64, np.uint64)
-        draw_uniform(state, n_neg, bitmap, above)
+        draw_uniform(state, n_neg, above)
     else:
-        draw_normal_scores(state, n_neg, shift, np.empty(len(above), np.float64), above)
+        draw_normal_scores(state, n_neg, shift, above)
 
 
 @njit(parallel=True, nogil=True, cache=True)
@@ -218,9 +206,9 @@ def measure_each(
     """
     k_pos, k_neg, ks, gain = grid
     for row in prange(len(out)):
-        above, prefix = np.empty(n_pos, np.int64), np.empty(n_pos + 1, np.int64)
+        above = np.empty(n_pos, np.int64)
         values = np.empty(2 * len(k_pos) * len(k_neg) + 2 * len(ks), np.float64)
         draw(seed, first + row, n_neg, shift, above)
-        _measure(above, prefix, k_pos, k_neg, ks, gain, values)
+        _measure(above, k_pos, k_neg, ks, gain, values)
         for i in range(len(columns)):
             out[row, i] = values[columns[i]]

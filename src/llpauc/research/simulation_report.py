@@ -150,7 +150,7 @@ def check_claims(findings: Sequence[Finding]) -> list[Claim]:
     findings = [f for f in findings if f.llpauc is not None and f.opauc is not None]
     if not findings:
         return []
-    claims = []
+    claims: list[Claim] = []
 
     def add(claim: str, holds: bool, evidence: str) -> None:
         claims.append(Claim(claim, holds, evidence))

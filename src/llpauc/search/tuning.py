@@ -101,12 +101,6 @@ class Tuning:
             "epochs": self.epochs, "patience": self.patience, "device": self.device,
         }  # fmt: skip
 
-    @property
-    def most_trials(self) -> float:
-        """The number of trials after which the study is complete; infinity: no limit."""
-        limit = math.inf if self.trials is None else self.trials
-        return min(limit, len(self.points)) if self.only_points else limit
-
     def open(self, data: str) -> Study:
         """The study in its storage; `data` is the fingerprint of the events."""
         settings = {"data": data, "only_points": self.only_points, **self.fixed}
@@ -264,7 +258,10 @@ class _Reporter:
 
     def _left(self, count: int) -> tuple[float, float]:
         """Seconds left, by the clock or by the pace of the trials, and the fraction done."""
-        total, left = self.tuning.most_trials, self.budget.left
+        total = math.inf if self.tuning.trials is None else self.tuning.trials
+        if self.tuning.only_points:
+            total = min(total, len(self.tuning.points))
+        left = self.budget.left
         if count > self.before and math.isfinite(total):
             pace = self.budget.passed / (count - self.before)
             left = min(left, pace * max(0, total - count))

@@ -14,7 +14,6 @@ from scipy.stats import rankdata
 from llpauc.options import LogRange
 from llpauc.report.document import Block, Code, Heading, Table, Text, as_markdown
 from llpauc.report.tuning import AlphaBeta, best_in_bins
-from llpauc.search.space import Space
 from llpauc.search.tuning import TrialRecord, TuneResult, Tuning
 from llpauc.storage.atomic import csv_text, write_text
 from llpauc.storage.figure_files import plt, save
@@ -97,7 +96,13 @@ def write_tuning(
     for name, (_, caption) in figures.items():
         blocks += [Text(f"![{name.removesuffix('.png')}]({name})"), Text(caption)]
     blocks += _trial_blocks(result.records, tuning.metric)
-    blocks += [Heading("Search space"), _space_table(tuning.space)]
+    space = [
+        [name, f"{values.low:.3g} to {values.high:.3g}, by the logarithm"]
+        if isinstance(values, LogRange)
+        else [name, ", ".join(map(format_value, values))]
+        for name, values in tuning.space.items()
+    ]
+    blocks += [Heading("Search space"), Table(["option", "values"], space)]
     blocks += [Text(f"Made by `{masked(command)}` with llpauc {version('llpauc')}.")]
     texts["tuning.md"] = as_markdown(f"Tuning on {data}", blocks)
     for name, text in texts.items():
@@ -171,16 +176,6 @@ def _trial_blocks(records: Sequence[TrialRecord], metric: str) -> list[Block]:
 
 def format_value(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _space_table(space: Space) -> Table:
-    rows = [
-        [name, f"{values.low:.3g} to {values.high:.3g}, by the logarithm"]
-        if isinstance(values, LogRange)
-        else [name, ", ".join(map(format_value, values))]
-        for name, values in space.items()
-    ]
-    return Table(["option", "values"], rows)
 
 
 def as_rows(records: Sequence[TrialRecord]) -> list[dict[str, Any]]:
