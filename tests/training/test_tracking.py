@@ -319,13 +319,13 @@ class Breaking:
     def __init__(self, where: str, place: str) -> None:
         self.where, self.place = where, Path(place)
 
-    def epoch(self, epoch: Epoch) -> None:
-        self.write(f"epoch {epoch.number}")
+    def log(self, values, step) -> None:
+        self.write(f"epoch {step}")
         if self.where == "epoch":
             raise RuntimeError("server gone\nand more")
 
-    def close(self, outcome) -> None:
-        self.write(f"close {outcome.stopped}")
+    def close(self, stopped, best_epoch, test) -> None:
+        self.write(f"close {stopped}")
         if self.where == "close":
             raise RuntimeError("server gone")
 

@@ -17,7 +17,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,41 +39,16 @@ _MLFLOW_ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    stopped: str  # `History.stopped`; "done" without epochs; "diverged" or "failed" after an error
-    best_epoch: int = 0  # the epoch whose weights the model has; 0 without epochs
-    test: Mapping[str, float] = field(default_factory=dict)  # by metric
-
-    @property
-    def status(self) -> str:
-        """The status as MLflow names it."""
-        status = {"interrupted": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
-        return status.get(self.stopped, "FINISHED")
-
-    def scalars(self) -> dict[str, float]:
-        return {f"test/{name}": value for name, value in self.test.items()}
+# Why a run stopped -> its status as MLflow names it; FINISHED for all others.
+_STATUSES = {"interrupted": "KILLED", "diverged": "FAILED", "failed": "FAILED"}
 
 
 class Tracker(Protocol):
-    """Records the epochs of a run. Any method may raise."""
+    """Records the values of a run. Any method may raise."""
 
-    def epoch(self, epoch: Epoch) -> None: ...
+    def log(self, values: Mapping[str, float], step: int) -> None: ...
 
-    def close(self, outcome: Outcome) -> None: ...
-
-
-def scalars(epoch: Epoch) -> dict[str, float]:
-    """The values of an epoch that are tracked, by name."""
-    return {
-        "train/loss": epoch.loss,
-        "train/seconds": epoch.seconds,
-        "train/examples_per_second": epoch.examples / max(epoch.seconds, 1e-9),
-        **{f"valid/{name}": value for name, value in epoch.valid.items()},
-        **{f"diagnostics/{name}": value for name, value in epoch.diagnostics.items()},
-    }
+    def close(self, stopped: str, best_epoch: int, test: Mapping[str, float]) -> None: ...
 
 
 class TensorBoardTracker:
@@ -88,16 +62,17 @@ class TensorBoardTracker:
         plain = {k: v if isinstance(v, (bool, int, float)) else str(v) for k, v in params.items()}
         self._add_summary(hparams_pb(plain))
 
-    def epoch(self, epoch: Epoch) -> None:
-        self._add_scalars(scalars(epoch), epoch.number)
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()  # raises the error of the thread that writes
 
-    def close(self, outcome: Outcome) -> None:
+    def close(self, stopped: str, best_epoch: int, test: Mapping[str, float]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.hparams import api_pb2, metadata
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
 
-        done = outcome.status == "FINISHED"
-        status = api_pb2.STATUS_SUCCESS if done else api_pb2.STATUS_FAILURE
+        status = api_pb2.STATUS_FAILURE if stopped in _STATUSES else api_pb2.STATUS_SUCCESS
         info = SessionEndInfo(status=status, end_time_secs=time.time())
         plugin_data = metadata.create_summary_metadata(HParamsPluginData(session_end_info=info))
         end = Summary.Value(
@@ -105,15 +80,10 @@ class TensorBoardTracker:
         )
         try:
             self._add_summary(Summary(value=[end]))
-            self._writer.add_text("stopped", outcome.stopped, outcome.best_epoch)
-            self._add_scalars(outcome.scalars(), outcome.best_epoch)
+            self._writer.add_text("stopped", stopped, best_epoch)
+            self.log(test, best_epoch)
         finally:
             self._writer.close()
-
-    def _add_scalars(self, values: Mapping[str, float], step: int) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()  # raises the error of the thread that writes
 
     def _add_summary(self, summary: Any) -> None:
         assert self._writer.file_writer is not None
@@ -139,21 +109,17 @@ class MLflowTracker:
         given = [Param(_mlflow_name(key), str(value)) for key, value in params.items()]
         self._client.log_batch(self._run, params=given)
 
-    def epoch(self, epoch: Epoch) -> None:
-        self._log(scalars(epoch), epoch.number)
-
-    def close(self, outcome: Outcome) -> None:
-        try:
-            best = {"best_epoch": outcome.best_epoch} if outcome.best_epoch else {}
-            self._log({**best, **outcome.scalars()}, outcome.best_epoch)
-            self._client.set_tag(self._run, "stopped", outcome.stopped)
-        finally:
-            self._client.set_terminated(self._run, outcome.status)
-
-    def _log(self, values: Mapping[str, float], step: int) -> None:
+    def log(self, values: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
         metrics = [self._metric(_mlflow_name(k), float(v), now, step) for k, v in values.items()]
         self._client.log_batch(self._run, metrics=metrics, synchronous=True)
+
+    def close(self, stopped: str, best_epoch: int, test: Mapping[str, float]) -> None:
+        try:
+            self.log({**({"best_epoch": best_epoch} if best_epoch else {}), **test}, best_epoch)
+            self._client.set_tag(self._run, "stopped", stopped)
+        finally:
+            self._client.set_terminated(self._run, _STATUSES.get(stopped, "FINISHED"))
 
 
 def _check_database(uri: str) -> None:
@@ -195,12 +161,20 @@ class TrackedRun:
     def __init__(self) -> None:
         self.trackers: dict[str, Tracker] = {}
         self._failed: set[str] = set()
-        self._outcome = Outcome("done")
+        self._stopped, self._best_epoch, self._test = "done", 0, dict[str, float]()
 
     def epoch(self, epoch: Epoch) -> None:
         """Track an epoch; pass it to `fit` as `on_epoch`."""
+        values = {
+            "train/loss": epoch.loss,
+            "train/seconds": epoch.seconds,
+            "train/examples_per_second": epoch.examples / max(epoch.seconds, 1e-9),
+            **{f"valid/{name}": value for name, value in epoch.valid.items()},
+            **{f"diagnostics/{name}": value for name, value in epoch.diagnostics.items()},
+        }
         for name in self.trackers.keys() - self._failed:
-            self._call(name, "epoch", epoch, "later epochs are not tracked there")
+            with self._reported(name, "later epochs are not tracked there"):
+                self.trackers[name].log(values, epoch.number)
 
     def end(
         self, history: History | None, test: Mapping[str, Mapping[str, float]] | None = None
@@ -211,30 +185,31 @@ class TrackedRun:
             history: of the recommender; None for a model without epochs.
             test: `Evaluation.summary()` of the test part.
         """
-        values = {
-            metric if group == "all" else f"{metric} ({group})": value
+        self._test = {
+            f"test/{metric}" if group == "all" else f"test/{metric} ({group})": value
             for group, metrics in (test or {}).items()
             for metric, value in metrics.items()
             if metric != "users"
         }
-        self._outcome = Outcome("done", test=values)
         if history is not None:
-            self._outcome = Outcome(history.stopped, history.best_epoch, values)
+            self._stopped, self._best_epoch = history.stopped, history.best_epoch
 
     def failed(self, error: BaseException) -> None:
         """Set the outcome after an error; SystemExit is not an error."""
         if not isinstance(error, SystemExit):
             names = {Diverged: "diverged", KeyboardInterrupt: "interrupted"}
-            self._outcome = replace(self._outcome, stopped=names.get(type(error), "failed"))
+            self._stopped = names.get(type(error), "failed")
 
     def close(self) -> None:
         """Close all trackers, also those that failed: they may work again."""
-        for name in self.trackers:
-            self._call(name, "close", self._outcome, "the end of the run is not tracked there")
+        for name, tracker in self.trackers.items():
+            with self._reported(name, "the end of the run is not tracked there"):
+                tracker.close(self._stopped, self._best_epoch, self._test)
 
-    def _call(self, name: str, method: str, value: Epoch | Outcome, consequence: str) -> None:
+    @contextmanager
+    def _reported(self, name: str, consequence: str) -> Iterator[None]:
         try:
-            getattr(self.trackers[name], method)(value)
+            yield
         except Exception as error:
             if name not in self._failed:
                 log.warning("%s failed: %s; %s", name, reason(error), consequence)
