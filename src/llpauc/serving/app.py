@@ -47,10 +47,7 @@ _NOT_STORED = {"cache-control": "no-store", **_SAFE}
 class ServingState:
     """The current run, and the folder from which it is loaded and reloaded.
 
-    Args:
-        folder: the run folder.
-        titles: item id -> title, for the page.
-        tuning: from `llpauc.report.tuning.read_tuning`, for the page.
+    `titles` (item id -> title) and `tuning` (from `read_tuning`) are for the page.
     """
 
     def __init__(
@@ -305,16 +302,14 @@ async def page_users(request: Request, text: str = "") -> Response:
 @router.get("/page/user", include_in_schema=False)
 async def page_user(request: Request, id: str = "") -> Response:
     state = _state(request)
-    run = state.run
+    run, table = state.run, ItemTable(state.titles)
     user_idx = _known(run.users, [id], "user")
-    answer = await state.batcher.call(_user_view, run, user_idx, state.titles)
+
+    def view() -> Any:
+        return view_users(run.fitted, user_idx)[0].as_json(run.fitted.item_ids, table)
+
+    answer = {"view": await state.batcher.call(view), "items": table.entries}
     return JSONResponse({"run": run.run_id, "user": id, **answer}, headers=_NOT_STORED)
-
-
-def _user_view(run: LoadedRun, user_idx: ItemIndices, titles: Mapping[str, str]) -> dict[str, Any]:
-    table = ItemTable(titles)
-    (view,) = view_users(run.fitted, user_idx)
-    return {"view": view.as_json(run.fitted.item_ids, table), "items": table.entries}
 
 
 # --- errors -------------------------------------------------------------------------------------

@@ -34,8 +34,7 @@ class _Job:
 class Batcher:
     """The ranking threads and their queue; made and used in one event loop.
 
-    Args:
-        on_batch: called with the number of lists of each batch.
+    `on_batch` is called with the number of lists of each batch.
     """
 
     def __init__(self, on_batch: Callable[[int], None]) -> None:

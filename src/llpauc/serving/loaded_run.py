@@ -33,11 +33,7 @@ _CHUNK = 1000  # ids converted before other threads can run
 
 
 class IdTable:
-    """Ids as Python objects: for the few ids of a request, a dict is faster than Arrow.
-
-    Args:
-        id_map: the ids of the run.
-    """
+    """Ids as Python objects: for the few ids of a request, a dict is faster than Arrow."""
 
     def __init__(self, id_map: IdMap) -> None:
         self.ids: list[Any] = []  # in the type of the data
@@ -55,23 +51,14 @@ class IdTable:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A complete run: model, ids and histories.
+    """A complete run: model, ids and histories."""
 
-    Args:
-        run_id: the first digits of the SHA-256 of the manifest, which contains the SHA-256 of
-            every other file.
-        recommender: the fitted recommender.
-        users, items: its ids.
-        item_units: (n_items, d) item vectors of length 1; None for models without item vectors.
-        summary: from `run_summary`, for the page.
-    """
-
-    run_id: str
+    run_id: str  # of the manifest, which contains the SHA-256 of every other file
     recommender: Recommender
     users: IdTable
     items: IdTable
-    item_units: Scores | None
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    item_units: Scores | None  # item vectors of length 1; None for models without item vectors
+    summary: Mapping[str, Any] = field(default_factory=dict)  # from `run_summary`, for the page
 
     @property
     def fitted(self) -> Fitted:
@@ -96,23 +83,14 @@ class LoadedRun:
 
 @dataclass(frozen=True)
 class ListRequest:
-    """One list, for a known user or for a new user with a history.
-
-    Args:
-        k: length of the list.
-        user_idx: index of a known user; -1 for a new user.
-        history: item indices of a new user; None for a known user.
-        exclude_seen: leave out the items of the history.
-        allow: item indices to choose from; None for all.
-        deny: item indices to leave out.
-    """
+    """One list, for a known user or for a new user with a history; items are indices."""
 
     k: int
-    user_idx: int = -1
-    history: ItemIndices | None = None
-    exclude_seen: bool = True
-    allow: ItemIndices | None = None
-    deny: ItemIndices | None = None
+    user_idx: int = -1  # -1 for a new user
+    history: ItemIndices | None = None  # of a new user
+    exclude_seen: bool = True  # leave out the items of the history
+    allow: ItemIndices | None = None  # choose from these only
+    deny: ItemIndices | None = None  # leave these out
 
 
 # --- loading ------------------------------------------------------------------------------------
@@ -198,9 +176,8 @@ def _rank(
     masked = _csr([_masked_items(run, request) for request in requests], len(ids))
     ranking = rank(scorer, user_idx, max(request.k for request in requests), masked=masked)
     lists = []
-    for request, items, scores in zip(
-        requests, ranking.items.tolist(), ranking.scores.tolist(), strict=True
-    ):
+    rows = zip(requests, ranking.items.tolist(), ranking.scores.tolist(), strict=True)
+    for request, items, scores in rows:
         pairs = zip(items[: request.k], scores[: request.k], strict=True)
         lists.append([(ids[item], score) for item, score in pairs if isfinite(score)])
     return lists
