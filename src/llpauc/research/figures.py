@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import somersd
 
 from llpauc.metrics import llpauc_score
 from llpauc.recommend.recipes import PAPER_GRID
@@ -320,7 +319,10 @@ def correlation(one: Floats, other: Floats) -> float:
 
 def inverted(one: Floats, other: Floats) -> float:
     """Fraction of pairs that `one` orders differently from `other`; a tie in `one` counts half."""
-    return (1 - float(somersd(other, one).statistic)) / 2
+    first, second = np.triu_indices(len(one), 1)
+    signs, target = np.sign(one[first] - one[second]), np.sign(other[first] - other[second])
+    decided = target != 0
+    return float(np.mean((1 - target[decided] * signs[decided]) / 2))
 
 
 def _means_over_seeds(curves: Sequence[Sequence[float]]) -> list[MeanSd]:
