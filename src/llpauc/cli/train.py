@@ -82,6 +82,7 @@ def train(
     """
     from llpauc.distributed import join_process_group
     from llpauc.metrics import parse_metric, split_names
+    from llpauc.recommend.recipes import description
     from llpauc.storage.run_folder import check_replaceable
     from llpauc.training.loop import without_empty_valid
     from llpauc.training.tracking import check_trackers
@@ -115,6 +116,10 @@ def train(
         }
         events, users, items = counts.values()
         log.info(f"{job.recommender!r} on {events:,} events of {users:,} users and {items:,} items")
+        if job.recommender.plan().training is not None and recipe != "none":
+            log.info(f"recipe {recipe} (options that are given override it):")
+            for line in description(job.recommender.get_params(), job.split.train):
+                log.info(f"  {line}")
         if processes.world_size > 1:
             log.info(f"{processes.world_size} processes divide every batch")
         if _is_run(out):
@@ -242,6 +247,8 @@ def _test_metrics(
 def _print_summary(recommender: Recommender, test: Any, out: str, json: bool) -> None:
     history = recommender.history
     facts: dict[str, Any] = {"run": out}
+    if recommender.fitted is not None:
+        facts["model"] = recommender.fitted.model.description
     if history is not None:
         facts |= {
             "epochs": len(history.epochs),

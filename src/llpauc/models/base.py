@@ -198,6 +198,11 @@ class Model(ABC):
         return len(self.fallback)
 
     @property
+    def description(self) -> str:
+        """The fitted model in words."""
+        return self.name
+
+    @property
     def is_fitted(self) -> bool:
         """False before `fit`, and in all but the first process after a sharded training."""
         return "fallback" in vars(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,10 +13,13 @@ import numpy.typing as npt
 
 from llpauc.data.ids import Indices
 from llpauc.data.interactions import Split
+from llpauc.errors import InputError
 from llpauc.evaluation.scorer import Scorer, Scores
 from llpauc.models.base import Arrays, FitData, FitResult, Model, NewEvents, Training, check_shape
 from llpauc.models.choice import best_of_grid, valid_metric
 from llpauc.training import Diverged
+
+logger = logging.getLogger(__name__)
 
 _GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _FIRST = 0.3  # of the grid, also where there is nothing to choose on
@@ -90,8 +94,13 @@ class Blend(Model):
             return
         histories, self.weights = split.train.matrix, [1.0]
         scorers = [self.main.scorer(histories)]
-        for other in self.others.values():
-            other.fit(FitData(split, [split.train]))
+        for name, other in list(self.others.items()):
+            try:
+                other.fit(FitData(split, [split.train]))
+            except (InputError, MemoryError) as error:
+                logger.warning("%s", f"{name} is left out of the blend: {error}")
+                del self.others[name]
+                continue
             scorers.append(other.scorer(histories))
 
             def value(added: float) -> float:

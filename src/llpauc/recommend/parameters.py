@@ -120,6 +120,8 @@ training=None, loss=None, loss_parameters={})
     training = TrainingOptions(**of_training)
     if training.shard and not entry.shardable:
         raise InputError(f"shard is not available for {model}; it needs its whole tables")
+    if training.shard and of_model.get("blend"):
+        raise InputError("shard is not available with blend, which needs whole tables")
     made = Plan(model, entry.Options(**of_model), training, loss, of_loss)
     made.make_loss()  # refuses values out of range
     return made

@@ -119,6 +119,8 @@ class Recommender:
             settings = {"model": self.model or "mf", "loss": self.loss or "llpauc"}
         else:
             settings = RECIPES[self.recipe](split.train, split.valid)
+            if self.parameters.get("shard"):  # a blend needs whole tables
+                settings.pop("blend", None)
             if self.loss not in (None, settings["loss"]):
                 settings = with_loss(settings, str(self.loss))
             if self.model not in (None, settings["model"]):

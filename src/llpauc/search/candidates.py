@@ -153,7 +153,7 @@ def sized_recipes(train: Interactions) -> dict[str, dict[str, Any]]:
     """
     full = recipe("settled", train) | {"epochs": _EPOCHS, "patience": _PATIENCE}
     full.pop("refit")  # only the winner is fitted again
-    full.pop("blend")  # the models of the blend are candidates of their own
+    full.pop("blend", None)  # the models of the blend are candidates of their own
     recipes: dict[str, dict[str, Any]] = {}
     for name, smaller in _SIZES.items():
         settings = {**full, **smaller}
