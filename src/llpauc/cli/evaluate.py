@@ -80,7 +80,7 @@ def evaluate(
     fitted_runs = {run: load_run(run) for run in (runs or "").split(",") if run}
     metric_names = [parse_metric(name).name for name in split_names(metrics)]
     for file in (per_user, lists, plot):
-        check_file(file)
+        check_file(file, path, *fitted_runs)
     if plot is not None:
         check_kind(plot)
 

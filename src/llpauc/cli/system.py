@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,18 +22,27 @@ _PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "duckdb")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-def check_file(path: str | None) -> None:
-    """Refuse a file that cannot be written; None is accepted."""
+def check_file(path: str | None, *inputs: str) -> None:
+    """Refuse a file that cannot be written, or that is an input; None is accepted."""
     if path is None:
         return
+    _check_inputs(path, inputs)
     if Path(path).is_dir():
         raise InputError(f"cannot write {path}: it is a folder; choose another name")
     _check_writable(path, Path(path).absolute().parent)
 
 
-def check_folder(path: str) -> None:
-    """Refuse a folder that cannot be created or written to."""
+def check_folder(path: str, *inputs: str) -> None:
+    """Refuse a folder that cannot be created or written to, or that holds an input."""
+    _check_inputs(path, inputs)
     _check_writable(path, Path(path).absolute())
+
+
+def _check_inputs(path: str, inputs: Sequence[str]) -> None:
+    target = Path(path).resolve()
+    for name in inputs:
+        if target in (source := Path(name).resolve(), *source.parents):
+            raise InputError(f"cannot write {path}: {name} is read from it; choose another place")
 
 
 def make_folder_of(path: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -83,6 +83,7 @@ def train(
     from llpauc.distributed import join_process_group
     from llpauc.metrics import parse_metric, split_names
     from llpauc.recommend.recipes import description
+    from llpauc.storage.atomic import writer_lock
     from llpauc.storage.run_folder import check_replaceable
     from llpauc.training.loop import without_empty_valid
     from llpauc.training.tracking import check_trackers
@@ -102,12 +103,15 @@ def train(
         check_trackers(trackers, run_folder=out)
         if tensorboard is not None:
             check_folder(tensorboard)
+        if processes.is_first and not dry_run:
+            lock.enter_context(writer_lock(out))
         # Read the data, on which the settings of a recipe depend
         split = table.load_split(path)
         recommender = recommender.for_data(without_empty_valid(split))
-        return _Job(path, out, recommender, split, names, trackers, checkpoint)
+        record = table.record(split)
+        return _Job(path, out, recommender, split, names, trackers, checkpoint, record)
 
-    with join_process_group() as processes:
+    with join_process_group() as processes, ExitStack() as lock:
         job = processes.call_together(prepare)
         counts = {
             "events": len(job.split.train),
@@ -143,6 +147,7 @@ class _Job:
     metrics: list[str]
     trackers: Mapping[str, str]
     checkpoint: CheckpointSettings
+    record: Mapping[str, Any]  # of the data, see `TableOptions.record`
 
 
 def _recommender(settings: dict[str, Any], seed: int, recipe: str) -> Recommender:
@@ -209,7 +214,7 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
                 test = _test_metrics(recommender, split, job.metrics, processes)
         finally:
             if processes.is_first:
-                recommender.save(out, data=job.path, test=test)
+                recommender.save(out, data=job.path, test=test, **job.record)
         tracked.end(history, None if test is None else test[str(recommender.model)])
         if diverged is not None:
             tracked.failed(diverged)

@@ -189,9 +189,7 @@ def train_config(settings: Mapping[str, Any], table: TableOptions, comment: str)
     """
     from llpauc.storage.environment import toml_text
 
-    default = type(table)()
-    changed = {k: v for k, v in asdict(table).items() if v != getattr(default, k)}
-    config = {**settings, **changed}
+    config = {**settings, **table.changed()}
     names = {field.name for kind in (ModelOptions, type(table)) for field in fields(kind)}
     names |= {"seed", "hold_out", "how"}
     options = {name: value for name, value in config.items() if name in names}

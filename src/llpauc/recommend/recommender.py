@@ -36,6 +36,7 @@ from llpauc.recommend.recipes import RECIPES, with_loss, with_model
 from llpauc.recommend.sources import as_split
 from llpauc.recommend.update import EPOCHS, check_no_half_life, new_events
 from llpauc.storage import run_folder
+from llpauc.storage.atomic import writer_lock
 from llpauc.storage.environment import environment_json
 from llpauc.training import CheckpointFolder, CheckpointSettings, Diverged, Epoch, History
 from llpauc.training.loop import without_empty_valid
@@ -347,11 +348,13 @@ class Recommender:
             "metrics.jsonl": "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines),
             "timings.json": json.dumps(timings) + "\n",
             "environment.json": environment_json(),
-            "config.toml": config_toml(self.fitted_params),
+            "config.toml": config_toml(self.fitted_params, meta.get("reading")),
         }
         ids = fitted.user_ids.arrow(), fitted.item_ids.arrow()
         known = {"params": self.fitted_params, **meta}
-        return run_folder.save(run_folder.SavedRun(fitted.tensors(), *ids, known, texts), folder)
+        run = run_folder.SavedRun(fitted.tensors(), *ids, known, texts)
+        with writer_lock(folder, wait=10.0):
+            return run_folder.save(run, folder)
 
     @staticmethod
     def load(folder: str | os.PathLike[str]) -> Recommender:
