@@ -203,7 +203,7 @@ def verify(path: str, *, json: bool = False) -> None:
     from llpauc.data.prepared import open_prepared
 
     with progress(f"reading {path}"):
-        split = open_prepared(path, verify=True)
+        split = open_prepared(path)
     if json:
         print_json({"path": path, "whole": True, "training events": len(split.train)})
     else:

@@ -154,6 +154,14 @@ class VerifiedFolder:
             if checksum:
                 self._check(name, hashlib.file_digest(file, "sha256").hexdigest())
 
+    def check_in_place(self) -> None:
+        """Refuse a folder that was replaced since it was opened; `read_folder` reads the new one.
+
+        For files that were opened by their path.
+        """
+        if _is_replaced(self.path, self._handle):
+            raise InputError(f"{self.path} was replaced while it was read; {self._kind.remedy}")
+
     def _open(self, name: str) -> BufferedReader:
         path, expected = self.path / name, self.files[name].get("bytes")
         try:
