@@ -42,7 +42,7 @@ def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bo
     if plot is not None:
         check_file(plot, path)
         figure_files.check_kind(plot)
-    data = table.load(path, min_ids=1)
+    data = table.load(path, min_ids=1, check_ids=False)
     inspected = inspection.inspect(data if isinstance(data, Split) else data.interactions)
     whole, parts = inspected.whole, inspected.parts
     statistics = whole if isinstance(data, Split) else {**whole, **parts["data"]}

@@ -87,7 +87,12 @@ class TableOptions:
         return replace(self, **more)
 
     def load(
-        self, path: str, *, min_ids: int = 2, warn_low_ratings: bool = True
+        self,
+        path: str,
+        *,
+        min_ids: int = 2,
+        warn_low_ratings: bool = True,
+        check_ids: bool = True,
     ) -> Reading | Split:
         """Read a file, or a folder of train/valid/test files.
 
@@ -95,8 +100,10 @@ class TableOptions:
             path: file or folder.
             min_ids: smallest number of users and of items; ranking needs two.
             warn_low_ratings: whether to warn that low ratings count as positives.
+            check_ids: whether to refuse parts whose ids do not meet those of train.
         """
         from llpauc.data.interactions import Split
+        from llpauc.data.known_ids import check_parts
         from llpauc.data.readers import load
         from llpauc.errors import InputError
 
@@ -112,6 +119,9 @@ class TableOptions:
                     f"{path}: there is only one {kind}, {next(iter(ids))!r}, and nothing to rank;"
                     f" is another column the {kind}? (--{kind} NAME)"
                 )
+        if check_ids and isinstance(data, Split):
+            for text in check_parts(data):
+                log.info(text)
         return data
 
     def load_split(self, path: str, *, min_ids: int = 2) -> Split:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llpauc.errors import InputError
-from llpauc.storage.environment import cores, installed_version
+from llpauc.storage.environment import THREAD_VARIABLES, cores, installed_version
 
 if TYPE_CHECKING:
     from llpauc.recommend.fitted import Fitted
@@ -19,7 +19,6 @@ CHECKPOINT = ".checkpoint"  # RUN.checkpoint is the folder of the checkpoints of
 _LIBRARY_BYTES = 1300 << 20  # address space of torch, Numba, Arrow and DuckDB
 _LOAD_FACTOR = 2.5  # bytes of memory per byte of a run: file, arrays, copy in the order of BLAS
 _PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "duckdb")
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 def check_file(path: str | None, *inputs: str) -> None:
@@ -127,7 +126,7 @@ def load_run(run: str) -> Fitted:
 def version_text() -> str:
     """The versions of llpauc, Python and the main packages, the system and the threads."""
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    limits = [f", {name}={os.environ[name]}" for name in _THREAD_VARIABLES if name in os.environ]
+    limits = [f", {name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
     return "\n".join(
         [
             f"llpauc {version('llpauc')}",

@@ -47,6 +47,7 @@ def update(
         json: print the result as JSON
     """
     from llpauc.data.interactions import before
+    from llpauc.data.known_ids import check_known, ids_with_events
     from llpauc.recommend import Recommender
     from llpauc.storage import run_folder
     from llpauc.storage.atomic import writer_lock
@@ -60,7 +61,11 @@ def update(
         recommender = Recommender.from_run(saved, run)
         table = table.or_else(saved.meta.get("reading"))
         split = table.load_split(events, min_ids=1)
-        pairs = recommender.require_fitted().histories.nnz + sum(map(len, before(split, "test")))
+        fitted = recommender.require_fitted()
+        known = {"user": fitted.user_ids.text, "item": fitted.item_ids.text}
+        for text in check_known(ids_with_events(split.train), known, events, run):
+            log.info(text)
+        pairs = fitted.histories.nnz + sum(map(len, before(split, "test")))
         with training_progress("updating", epochs, epochs * pairs) as (on_batch, on_epoch):
             added = recommender.update(
                 split,

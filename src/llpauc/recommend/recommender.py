@@ -18,6 +18,7 @@ from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from llpauc.data.columns import Column
 from llpauc.data.ids import IdMap, Indices, as_id_text
@@ -179,8 +180,10 @@ class Recommender:
         if on_batch is None and on_epoch is None:
             epochs = 0 if plan.training is None else plan.training.epochs
             shown = progress(f"fitting {plan.model}", epochs * len(data.split.train) or None)
+        # The last bits of LAPACK, as in the spectral initialization, depend on its threads
+        blas_threads = None if training is None else 1
         try:
-            with shown as report:
+            with shown as report, threadpool_limits(blas_threads, "blas"):
                 result = model.fit(
                     data, training and dataclasses.replace(training, on_batch=report)
                 )
@@ -251,7 +254,8 @@ class Recommender:
                 epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, device=device
             )
             training = Training(plan.make_loss, options, {}, on_batch, on_epoch)
-        model, result = fitted.model.extend(new, training)
+        with threadpool_limits(None if training is None else 1, "blas"):
+            model, result = fitted.model.extend(new, training)
         updated = Fitted.of(model, new.all)
         self.fitted = updated.holding_out(fitted.held_out, updated.histories)
         self.history = result.history
