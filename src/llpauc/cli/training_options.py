@@ -189,9 +189,9 @@ def train_config(settings: Mapping[str, Any], table: TableOptions, comment: str)
     """
     from llpauc.storage.environment import toml_text
 
-    config = {**settings, **table.changed()}
+    config = {"recipe": "none", **settings, **table.changed()}
     names = {field.name for kind in (ModelOptions, type(table)) for field in fields(kind)}
-    names |= {"seed", "hold_out", "how"}
+    names |= {"seed", "hold_out", "how", "recipe"}
     options = {name: value for name, value in config.items() if name in names}
     loss_options = {name: value for name, value in config.items() if name not in names}
     return toml_text(comment, options, loss_options)
