@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import (
     cell,
@@ -24,8 +24,7 @@ from llpauc.cli.console import (
 )
 from llpauc.cli.data_options import HeldOut, HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder
-from llpauc.cli.training_options import CheckpointOptions, ModelOptions
-from llpauc.options import Choices
+from llpauc.cli.training_options import CheckpointOptions, ModelOptions, RecipeName
 
 if TYPE_CHECKING:
     from llpauc.data.interactions import Split
@@ -46,7 +45,7 @@ def train(
     hold_out: HeldOut = 0.1,
     how: HoldOutRule = "auto",
     refit: bool = False,
-    recipe: Annotated[str, Choices("llpauc.recommend.recipes:RECIPES")] = "auto",
+    recipe: RecipeName = "auto",
     metrics: str = "recall@20,ndcg@20",
     tensorboard: str | None = None,
     mlflow: str | None = None,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from llpauc.cli.system import CHECKPOINT
 from llpauc.errors import InputError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from llpauc.training import CheckpointSettings
 
 
+# The names of `llpauc.recommend.recipes.RECIPES`, which imports torch
+RecipeName = Literal["auto", "settled", "moving", "paper", "none"]
 _DEFAULTS = {"model": "mf", "loss": "llpauc", "alpha": 0.7, "beta": 0.1}  # of `Recommender`
 
 
