@@ -188,6 +188,18 @@ def test_main_refuses_a_nul_character_in_a_path(hostile, capsys):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [["train", "E", "--out", "bad\udcff"], ["data", "split", "E", "\udcff"], ["train", "\udcff"]],
+)
+def test_main_refuses_a_path_that_is_not_utf8(hostile, capsys, words):
+    """As Python passes on the byte 0xff: Arrow and DuckDB cannot open such a path."""
+    with pytest.raises(SystemExit, match="2"):
+        main([hostile if word == "E" else word for word in words])
+    assert " is not UTF-8 text; choose another name" in capsys.readouterr().err
+    assert os.listdir() == [hostile]
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("NUMBA_NUM_THREADS", "0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 import threading
@@ -29,7 +30,16 @@ from llpauc.serving.metrics import Metrics
 from llpauc.serving.server import listen, read_key
 from llpauc.storage import run_folder
 from tests.datasets import taste_split
-from tests.server import KEY, check_refused, client_of, expected, pairs, replace_run, trained
+from tests.server import (
+    KEY,
+    TIMEOUT,
+    check_refused,
+    client_of,
+    expected,
+    pairs,
+    replace_run,
+    trained,
+)
 
 JSON = {"content-type": "application/json"}
 MODELS = ("mf", "fism", "popularity", "itemknn", "ease")
@@ -504,6 +514,27 @@ def test_reload_refuses_vectors_with_three_dimensions(runs, tmp_path):
             tensors = {**saved.tensors, name: saved.tensors[name][..., None]}
             run_folder.save(replace(saved, tensors=tensors), folder)
             check_refused(client.post("/reload"), 409, "two tables of the same width")
+        assert client.get("/users/u1").status_code == 200
+
+
+def make_large(path):
+    path.touch()
+    os.truncate(path, 3 << 30)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, make_large])
+def test_reload_refuses_a_manifest_that_is_a_pipe_or_too_large(runs, tmp_path, make):
+    folder = tmp_path / "run"
+    replace_run(runs["mf"], folder)
+    with client_of(folder) as client, ThreadPoolExecutor() as pool:
+        (folder / "manifest.json").unlink()
+        make(folder / "manifest.json")
+        answer = pool.submit(client.post, "/reload")
+        try:
+            check_refused(answer.result(TIMEOUT), 409, "manifest")
+        except TimeoutError:
+            os.close(os.open(folder / "manifest.json", os.O_RDWR))  # ends the waiting thread
+            raise
         assert client.get("/users/u1").status_code == 200
 
 

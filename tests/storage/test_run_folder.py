@@ -487,9 +487,9 @@ def test_load_refuses_hostile_tensors_at_once(name, run):
     assert "tensors.safetensors" in refusal(run)
 
 
-def parquet(table: pa.Table) -> bytes:
+def parquet(table: pa.Table, **options) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink, **options)
     return sink.getvalue().to_pybytes()
 
 
@@ -518,6 +518,30 @@ def test_load_refuses_forged_files_that_match_the_manifest(name, data, run):
     message = refusal(run)
     assert name in message
     assert "cannot be read" in message
+
+
+@pytest.mark.parametrize(
+    ("ids", "options"),
+    [
+        (["x" * 1000] * 10**6, {}),
+        ([f"{'x' * 1000}{n}" for n in range(10**5)], {"compression": "zstd"}),
+        (
+            [f"{'x' * 1000}{n}" for n in range(10**5)],
+            {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"},
+        ),
+        ([0] * 10**7, {}),
+    ],
+    ids=["dictionary", "zstd", "shared prefixes", "integers"],
+)
+def test_load_refuses_small_files_with_many_bytes_of_ids(ids, options, run):
+    """A file of 200 KB took 2.6 GB."""
+    data = parquet(pa.table({"id": ids}), **options)
+    assert len(data) < 600_000
+    forge(run, **{"users.parquet": data})
+    before = pa.default_memory_pool().bytes_allocated()
+    peak = pa.default_memory_pool().max_memory()
+    assert "users.parquet: cannot be read" in refusal(run)
+    assert pa.default_memory_pool().max_memory() - max(peak, before) < 50_000_000
 
 
 BAD_NAMES = (
@@ -707,6 +731,12 @@ def test_save_refuses_a_folder_with_other_files(files, tmp_path):
         run_folder.save(make_run(), target)
     assert content(target) == files
     assert os.listdir(tmp_path) == ["precious"]
+
+
+def test_save_refuses_a_folder_name_that_is_not_utf8(tmp_path):
+    with pytest.raises(InputError, match="is not UTF-8; choose another name"):
+        run_folder.save(make_run(), tmp_path / "bad\udcff")
+    assert os.listdir(tmp_path) == []
 
 
 def test_save_refuses_a_file(tmp_path):

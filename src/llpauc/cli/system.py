@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llpauc.errors import InputError
 from llpauc.storage.environment import cores, installed_version
+from llpauc.storage.manifest import check_outside
 
 if TYPE_CHECKING:
     from llpauc.recommend.fitted import Fitted
 
 CHECKPOINT = ".checkpoint"  # RUN.checkpoint is the folder of the checkpoints of RUN
+_PROBE_BYTES = 4096  # written before the work, to notice a full disk or a quota
 _LIBRARY_BYTES = 1300 << 20  # address space of torch, Numba, Arrow and DuckDB
 _LOAD_FACTOR = 2.5  # bytes of memory per byte of a run: file, arrays, copy in the order of BLAS
 _PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "duckdb")
@@ -27,12 +31,20 @@ def check_file(path: str | None) -> None:
         return
     if Path(path).is_dir():
         raise InputError(f"cannot write {path}: it is a folder; choose another name")
+    check_outside(Path(path))
     _check_writable(path, Path(path).absolute().parent)
 
 
-def check_folder(path: str) -> None:
-    """Refuse a folder that cannot be created or written to."""
-    _check_writable(path, Path(path).absolute())
+def check_folder(path: str, replaced: bool = False) -> None:
+    """Refuse a folder that cannot be created or written to, or that would break a run.
+
+    Args:
+        path: the folder.
+        replaced: whether it is replaced as a whole, so that it may be a run itself.
+    """
+    folder = Path(path).absolute()
+    check_outside(folder.resolve().parent if replaced else folder)
+    _check_writable(path, folder)
 
 
 def make_folder_of(path: str) -> None:
@@ -40,14 +52,36 @@ def make_folder_of(path: str) -> None:
     Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
 
 
+def check_free_space(path: str, needed: int) -> None:
+    """Refuse a folder on a disk with fewer free bytes than the result takes at least."""
+    existing = _existing(Path(path).absolute())
+    disk = shutil.disk_usage(existing)
+    if disk.total and disk.free < needed:  # a file system that does not count has a total of 0
+        raise InputError(
+            f"cannot write {path}: it takes {needed:,} bytes or more, {disk.free:,} bytes are free"
+            f" in {existing}; choose another place"
+        )
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in (folder, *folder.parents) if place.exists())
+
+
 def _check_writable(path: str, folder: Path) -> None:
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    existing = _existing(folder)
     if not existing.is_dir():
         raise InputError(f"cannot write {path}: {existing} is no folder; choose another place")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(
             f"cannot write {path}: {existing} is read-only for you; choose another place"
         )
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(bytes(_PROBE_BYTES))
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {existing}: {error.strerror}; choose another place"
+        ) from None
 
 
 def check_numba_variables() -> None:

@@ -23,7 +23,7 @@ from llpauc.cli.console import (
     time_span,
 )
 from llpauc.cli.data_options import HeldOut, HoldOutRule, Seed, TableOptions
-from llpauc.cli.system import check_folder
+from llpauc.cli.system import check_folder, check_free_space
 from llpauc.cli.training_options import CheckpointOptions, ModelOptions
 from llpauc.options import Choices
 
@@ -96,7 +96,7 @@ def train(
         given |= {"refit": True} if refit else {}
         recommender = _recommender(given, seed, recipe)
         names = [parse_metric(name).name for name in split_names(metrics)]
-        check_folder(out)
+        check_folder(out, replaced=True)
         check_replaceable(out)
         checkpoint = checkpoints.settings(out)
         check_trackers(trackers, run_folder=out)
@@ -105,6 +105,8 @@ def train(
         # Read the data, on which the settings of a recipe depend
         split = table.load_split(path)
         recommender = recommender.for_data(without_empty_valid(split))
+        width = getattr(recommender.plan().model_options, "dimensions", 0)
+        check_free_space(out, 4 * (len(split.train) + width * (split.n_users + split.n_items)))
         return _Job(path, out, recommender, split, names, trackers, checkpoint)
 
     with join_process_group() as processes:

@@ -93,6 +93,7 @@ def tune(
     from llpauc.search.study import check_installed, check_storage
     from llpauc.search.trials import parse_budget
     from llpauc.search.tuning_report import config_of, write_tuning
+    from llpauc.storage.atomic import named_errors
 
     # Check every option before the data are read.
     check_installed()
@@ -132,7 +133,7 @@ def tune(
     )
 
     # Search, and write the results.
-    with search_progress() as progress:
+    with search_progress() as progress, named_errors(Path(out)):
         result = search.tune(split, tuning, progress)
     config, best = None, result.best
     if best is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llpauc.cli.console import facts_table, log, print_json, print_result
 from llpauc.cli.data_options import Seed, TableOptions
-from llpauc.cli.system import check_folder
+from llpauc.cli.system import check_folder, check_free_space
 from llpauc.cli.train import (
     exit_if_interrupted,
     incomplete_folder,
@@ -51,9 +51,10 @@ def update(
     from llpauc.storage import run_folder
 
     target = run if out is None else out
-    check_folder(target)
+    check_folder(target, replaced=True)
     run_folder.check_replaceable(target)
     saved = run_folder.load(run)
+    check_free_space(target, sum(array.nbytes for array in saved.tensors.values()))
     recommender = Recommender.from_run(saved, run)
     split = table.load_split(events, min_ids=1)
     pairs = recommender.require_fitted().histories.nnz + sum(map(len, before(split, "test")))

@@ -22,7 +22,7 @@ from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
 from llpauc.report.page_data import run_summary
 from llpauc.storage import run_folder
-from llpauc.storage.manifest import MANIFEST
+from llpauc.storage.manifest import manifest_bytes
 
 ItemIndices = npt.NDArray[np.int64]
 Entry = tuple[Any, float]  # an item id and its score
@@ -99,10 +99,9 @@ class ListRequest:
 def current_run_id(folder: Path) -> str | None:
     """The id of the run in `folder`; None if there is none."""
     try:
-        manifest = (folder / MANIFEST).read_bytes()
+        return hashlib.sha256(manifest_bytes(folder)).hexdigest()[:16]
     except OSError:
         return None
-    return hashlib.sha256(manifest).hexdigest()[:16]
 
 
 def load_run(folder: Path) -> LoadedRun:

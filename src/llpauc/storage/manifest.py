@@ -18,6 +18,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -195,9 +196,39 @@ def _is_replaced(path: Path, handle: int) -> bool:
         return False
 
 
+def manifest_bytes(folder: Path) -> bytes:
+    """The manifest of a folder, or the beginning of one that is too large.
+
+    Raises:
+        OSError: there is none, or it is a link or a pipe.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with _open_plain(MANIFEST, handle) as file:
+            return file.read(_MAX_MANIFEST_BYTES + 1)
+    finally:
+        os.close(handle)
+
+
+def check_outside(path: Path) -> None:
+    """Refuse a path that is, or is inside, a folder with a manifest: loading that would fail."""
+    path = path.resolve()
+    for folder in (path, *path.parents):
+        with suppress(OSError):
+            if b'"kind": "llpauc ' in manifest_bytes(folder):
+                raise InputError(
+                    f"cannot write into {folder}: its {MANIFEST} lists all its files; choose"
+                    " another place"
+                )
+
+
 def check_replaceable(path: str | os.PathLike[str], kind: FolderKind) -> None:
     """Refuse a folder that holds anything but files listed by a manifest of this kind."""
     path = Path(path)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{str(path)!r} is not UTF-8; choose another name") from None
     if not path.exists():
         return
     if not path.is_dir():
