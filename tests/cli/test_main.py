@@ -876,6 +876,17 @@ def test_commands_notice_a_full_disk_before_the_work(run, work_folder, events, t
         assert os.listdir(disk) == ["data"]
 
 
+@pytest.mark.parametrize("kind", ["user", "item"])
+def test_train_warns_about_a_column_that_numbers_the_events(run, work_folder, events, kind):
+    header, *rows = events.read_text().splitlines()
+    numbered = [f"event_id,{header}", *(f"e{n},{row}" for n, row in enumerate(rows))]
+    Path("numbered.csv").write_text("\n".join(numbered))
+    words = ["train", "numbered.csv", "--dry-run"]
+    assert "cannot be learned" not in run(*words).err
+    message = run(*words, f"--{kind}", "event_id").err
+    assert f"lists cannot be learned from {kind}s with one event; is another column" in message
+
+
 def test_train_refuses_an_out_folder_with_other_files(run, work_folder, events):
     Path("mine").mkdir()
     Path("mine/diary.txt").write_text("dear diary")

@@ -351,6 +351,18 @@ def test_train_with_a_jumping_clock_gives_the_same_bits(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["events.csv", "run", "whole"]
 
 
+@pytest.mark.slow
+def test_tune_with_a_jumping_clock_runs_every_trial(tmp_path):
+    events, out = write_events(tmp_path / "events.csv"), tmp_path / "tuned"
+    words = ["tune", str(events), "--trials", "2", "--budget", "10m", "--epochs", "1", "--json"]
+    process = subprocess.run(
+        [sys.executable, "-c", JUMPING, *words, "--out", str(out)],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert len(json.loads(process.stdout)["trials"]) == 2
+
+
 def test_runs_lists_runs_of_any_date(tmp_path, capfd):
     for name, moment in (("future", 4e9), ("past", 0), ("before", -1e9)):
         Recommender(model="popularity").fit(random_split(1).train).save(tmp_path / name)

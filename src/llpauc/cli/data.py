@@ -167,7 +167,7 @@ def prepare(
 
     if options.k_core > 1:
         raise InputError("--k-core needs all events in memory; use it with llpauc data split")
-    check_folder(out, replaced=True)
+    check_folder(out)
     with progress(f"preparing {out}"):
         manifest = prepare_files(
             files,

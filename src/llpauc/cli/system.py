@@ -35,12 +35,12 @@ def check_file(path: str | None) -> None:
     _check_writable(path, Path(path).absolute().parent)
 
 
-def check_folder(path: str, replaced: bool = False) -> None:
+def check_folder(path: str, *, replaced: bool = True) -> None:
     """Refuse a folder that cannot be created or written to, or that would break a run.
 
     Args:
         path: the folder.
-        replaced: whether it is replaced as a whole, so that it may be a run itself.
+        replaced: as a whole, so that it may be a run itself; else files are written into it.
     """
     folder = Path(path).absolute()
     check_outside(folder.resolve().parent if replaced else folder)

@@ -96,12 +96,12 @@ def train(
         given |= {"refit": True} if refit else {}
         recommender = _recommender(given, seed, recipe)
         names = [parse_metric(name).name for name in split_names(metrics)]
-        check_folder(out, replaced=True)
+        check_folder(out)
         check_replaceable(out)
         checkpoint = checkpoints.settings(out)
         check_trackers(trackers, run_folder=out)
         if tensorboard is not None:
-            check_folder(tensorboard)
+            check_folder(tensorboard, replaced=False)
         # Read the data, on which the settings of a recipe depend
         split = table.load_split(path)
         recommender = recommender.for_data(without_empty_valid(split))

@@ -103,7 +103,7 @@ def tune(
     losses, model_names = _words(loss), _words(models or "mf")
     check_names(losses, model_names)
     metric = parse_metric(metric).name
-    check_folder(out)
+    check_folder(out, replaced=False)
     if storage is not None:
         check_storage(storage)
 

@@ -51,7 +51,7 @@ def update(
     from llpauc.storage import run_folder
 
     target = run if out is None else out
-    check_folder(target, replaced=True)
+    check_folder(target)
     run_folder.check_replaceable(target)
     saved = run_folder.load(run)
     check_free_space(target, sum(array.nbytes for array in saved.tensors.values()))
