@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from llpauc.errors import InputError
 from llpauc.storage.environment import cores, installed_version
-from llpauc.storage.manifest import check_outside
+from llpauc.storage.manifest import check_no_manifest
 
 if TYPE_CHECKING:
     from llpauc.recommend.fitted import Fitted
@@ -31,7 +31,7 @@ def check_file(path: str | None) -> None:
         return
     if Path(path).is_dir():
         raise InputError(f"cannot write {path}: it is a folder; choose another name")
-    check_outside(Path(path))
+    check_no_manifest(Path(path))
     _check_writable(path, Path(path).absolute().parent)
 
 
@@ -43,7 +43,7 @@ def check_folder(path: str, *, replaced: bool = True) -> None:
         replaced: as a whole, so that it may be a run itself; else files are written into it.
     """
     folder = Path(path).absolute()
-    check_outside(folder.resolve().parent if replaced else folder)
+    check_no_manifest(folder.resolve().parent if replaced else folder)
     _check_writable(path, folder)
 
 

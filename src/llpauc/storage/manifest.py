@@ -210,7 +210,7 @@ def manifest_bytes(folder: Path) -> bytes:
         os.close(handle)
 
 
-def check_outside(path: Path) -> None:
+def check_no_manifest(path: Path) -> None:
     """Refuse a path that is, or is inside, a folder with a manifest: loading that would fail."""
     path = path.resolve()
     for folder in (path, *path.parents):
