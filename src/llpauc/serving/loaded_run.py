@@ -104,16 +104,17 @@ def current_run_id(folder: Path) -> str | None:
         return None
 
 
-def load_run(folder: Path) -> LoadedRun:
+def load_run(folder: Path, signing_key: str | None = None) -> LoadedRun:
     """Load the run in `folder` and rank once, so that the first request is not slow.
 
     Raises:
-        InputError: the folder contains no run, or a damaged one, or values that are not finite.
+        InputError: the folder contains no run, or a damaged one, or values that are not finite, or
+            it is not signed with the key.
     """
     for _ in range(_ATTEMPTS):
         run_id, problem = current_run_id(folder), None
         try:
-            saved = run_folder.load(folder)
+            saved = run_folder.load(folder, signing_key=signing_key)
             recommender = Recommender.from_run(saved, folder)
         except InputError as error:
             problem = error

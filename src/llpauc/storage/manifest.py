@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,7 +26,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llpauc.errors import InputError, listing
-from llpauc.storage.atomic import flush
+from llpauc.storage.atomic import flush, write_error
+from llpauc.storage.signing import SIGNATURE, is_signed, signature
 
 MANIFEST = "manifest.json"
 _CHECKSUM = "sha256"  # the manifest's entry about itself
@@ -65,12 +67,15 @@ def write_manifest(folder: Path, kind: FolderKind, **entries: Any) -> dict[str, 
     manifest: dict[str, Any] = {"kind": kind.kind, "format": max(kind.formats), **entries}
     manifest["files"] = files
     manifest[_CHECKSUM] = _manifest_checksum(manifest)
-    text = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
-    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(_as_text(manifest), encoding="utf-8")
     for path in folder.iterdir():
         flush(path)
     flush(folder)
     return manifest
+
+
+def _as_text(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def file_checksum(path: Path) -> str:
@@ -91,15 +96,22 @@ class VerifiedFolder:
         path: of the folder, for messages.
         handle: its file descriptor.
         kind: what it must be.
+        signing_key: the key that it must be signed with; None for any folder.
 
     Attributes:
         manifest: all entries of the manifest.
         files: size and checksum by file name.
     """
 
-    def __init__(self, path: Path, handle: int, kind: FolderKind) -> None:
+    def __init__(
+        self, path: Path, handle: int, kind: FolderKind, signing_key: str | None = None
+    ) -> None:
         self.path, self._handle, self._kind = path, handle, kind
         self.manifest = _read_manifest(path, handle, kind)
+        if signing_key is not None and not is_signed(self.manifest, signing_key):
+            signed = SIGNATURE in self.manifest
+            problem = "its signature does not match the key" if signed else "it is not signed"
+            raise InputError(f"{path}: {problem}; if you trust it, sign it (llpauc sign)")
         self.files: dict[str, dict[str, Any]] = self.manifest["files"]
         for name in self.files:
             check_plain_name(name)
@@ -132,6 +144,30 @@ class VerifiedFolder:
             if checksum:
                 self._check(name, hashlib.file_digest(file, "sha256").hexdigest())
 
+    def sign(self, key: str) -> None:
+        """Verify every file and add the signature to the manifest, in place of an earlier one."""
+        for name in self.files:
+            self.verify(name)
+        manifest = {**self.manifest, SIGNATURE: signature(self.manifest, key)}
+        if _CHECKSUM in manifest:
+            manifest[_CHECKSUM] = _manifest_checksum(manifest)
+        # In the folder that was verified, even if another has taken its name
+        temporary, handle = f".{secrets.token_hex(6)}.{MANIFEST}", self._handle
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            with os.fdopen(
+                os.open(temporary, flags, 0o666, dir_fd=handle), "w", encoding="utf-8"
+            ) as file:
+                file.write(_as_text(manifest))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, MANIFEST, src_dir_fd=handle, dst_dir_fd=handle)
+            os.fsync(handle)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=handle)
+            raise write_error(self.path / MANIFEST, error) from None
+
     def _open(self, name: str) -> BufferedReader:
         path, expected = self.path / name, self.files[name].get("bytes")
         try:
@@ -158,9 +194,12 @@ class VerifiedFolder:
 
 
 def read_folder(
-    path: str | os.PathLike[str], kind: FolderKind, read: Callable[[VerifiedFolder], T]
+    path: str | os.PathLike[str],
+    kind: FolderKind,
+    read: Callable[[VerifiedFolder], T],
+    signing_key: str | None = None,
 ) -> T:
-    """Open a folder, verify its manifest and return `read(folder)`.
+    """Open a folder, verify its manifest and return `read(folder)`; see `VerifiedFolder`.
 
     A folder that is replaced while it is read is read again.
 
@@ -180,7 +219,7 @@ def read_folder(
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from None
         try:
-            return read(VerifiedFolder(path, handle, kind))
+            return read(VerifiedFolder(path, handle, kind, signing_key))
         except InputError:
             if attempt == _MAX_ATTEMPTS - 1 or not _is_replaced(path, handle):
                 raise

@@ -124,9 +124,15 @@ def _as_json(value: Any) -> Any:
     raise InputError(f"a run cannot store {value!r}; give text, numbers, lists or dicts")
 
 
-def load(folder: str | os.PathLike[str]) -> SavedRun:
-    """Read a run folder after checking every file against the manifest."""
-    return read_folder(folder, RUN_FOLDER, _load)
+def load(folder: str | os.PathLike[str], *, signing_key: str | None = None) -> SavedRun:
+    """Read a run folder after checking every file against the manifest, and the manifest against
+    the signature if a key is given."""
+    return read_folder(folder, RUN_FOLDER, _load, signing_key)
+
+
+def sign(folder: str | os.PathLike[str], key: str) -> None:
+    """Add a signature to a run folder after checking every file; see `storage.signing`."""
+    read_folder(folder, RUN_FOLDER, lambda verified: verified.sign(key))
 
 
 def _load(folder: VerifiedFolder) -> SavedRun:
