@@ -106,6 +106,10 @@ class Parser(argparse.ArgumentParser):
             for name, text in given.items():
                 values[name] = _parse(self.options[name], text)
             for name, value in values.items():
+                if value in ("", [""]) and (
+                    name == "out" or self.options[name].default is REQUIRED
+                ):
+                    raise InputError(f"{name} is empty; give a file or a folder (. for this one)")
                 text = "".join(map(str, value)) if isinstance(value, (str, list)) else ""
                 if "\0" in text:
                     raise InputError(f"{name} contains a NUL character; remove it")
