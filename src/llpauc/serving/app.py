@@ -47,8 +47,8 @@ _NOT_STORED = {"cache-control": "no-store", **_SAFE}
 class ServingState:
     """The current run, and the folder from which it is loaded and reloaded.
 
-    `titles` (item id -> title) and `tuning` (from `read_tuning`) are for the page. Runs must be signed
-    with the `signing_key`, if it is given.
+    `titles` (item id -> title) and `tuning` (from `read_tuning`) are for the page. Runs must be
+    signed with the `signing_key`, if it is given.
     """
 
     def __init__(
