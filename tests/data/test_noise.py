@@ -334,10 +334,12 @@ def test_write_pair_from_raw_files(
     pair = clean_and_noise(data, threshold=threshold, split=how, seed=3)
     written = write_pair(pair, tmp_path / "made", format)
     for kind, made in (("clean", pair.clean), ("noise", pair.noise)):
-        assert sorted(path.name for path in (tmp_path / "made" / kind).iterdir()) == sorted(
+        names = [
             f"{kind}.{name}.inter" if format == "inter" else f"{name}.{format}"
             for name in ("train", "valid", "test")
-        )
+        ]
+        files = {path.name for path in (tmp_path / "made" / kind).iterdir()}
+        assert files == {"manifest.json", *names}
         for name, part in made.parts.items():
             assert read_back(written[kind][name], part) == [
                 (str(event[0]), str(event[1]), *event[2:]) for event in events_of(part)
@@ -378,7 +380,8 @@ def test_write_split_failure_leaves_no_partial_files(
 ) -> None:
     pair = clean_and_noise(raw(), threshold=3, seed=0)
     written = write_pair(pair, tmp_path, "csv")
-    before = {path: path.read_bytes() for part in written.values() for path in part.values()}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert before.keys() > {path for part in written.values() for path in part.values()}
     calls = []
 
     def fails_at_the_fifth(data: Interactions, path: Path) -> None:
@@ -394,16 +397,22 @@ def test_write_split_failure_leaves_no_partial_files(
     assert after == before
 
 
-def test_write_split_refuses_a_folder_with_another_split(tmp_path: Path) -> None:
-    data = Interactions.of(["a"] * 10, range(10))
-    write_split(split(data, "random", seed=0), tmp_path, "csv")
-    with pytest.raises(InputError, match=r"already holds test\.csv, a part of another split"):
-        write_split(Split(data), tmp_path, "csv")
+def test_write_split_replaces_a_split_as_a_whole_and_nothing_else(tmp_path: Path) -> None:
+    data, folder = Interactions.of(["a"] * 10, range(10)), tmp_path / "s"
+    write_split(split(data, "random", seed=0), folder, "csv")
     with pytest.raises(InputError, match="unknown format 'xls'; choose one of: tsv, csv"):
-        write_split(Split(data), tmp_path, "xls")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="it is a file; choose a folder"):
-        write_split(Split(data), tmp_path / "file")
+        write_split(Split(data), folder, "xls")
+    write_split(Split(data), folder, "tsv")
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "train.tsv"}
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds notes\.txt, which its manifest does not list"):
+        write_split(Split(data), folder, "csv")
+    (tmp_path / "train.csv").write_text("mine")  # the name of a part, written by somebody else
+    with pytest.raises(InputError, match="is not empty and is not a split written by llpauc"):
+        write_split(Split(data), tmp_path, "csv")
+    assert (tmp_path / "train.csv").read_text() == (folder / "notes.txt").read_text() == "mine"
+    with pytest.raises(InputError, match="is not a folder"):
+        write_split(Split(data), tmp_path / "train.csv")
 
 
 def test_atomic_write_replaces_or_leaves_the_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llpauc.data import splits
+from llpauc.data import prepared, splits
 from llpauc.data.column_files import BucketShuffle, ColumnFiles
 from llpauc.data.filters import rated_at_least
 from llpauc.data.interactions import Interactions, Split
@@ -31,6 +32,7 @@ from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.losses import LLPAUCLoss
 from llpauc.recommend import Recommender
+from llpauc.storage.manifest import write_manifest
 from llpauc.training import CheckpointSettings, TrainingOptions, fit
 from llpauc.training.batches import BlockOrder, epoch_order
 from llpauc.training.engine import CpuEngine
@@ -435,20 +437,61 @@ def test_open_prepared_names_a_damaged_file_in_one_line(folder, tmp_path, name, 
         path.write_bytes(content + b"{")
     assert is_prepared(broken)
     with pytest.raises(InputError, match=name.replace(".", r"\.")) as caught:
-        open_prepared(broken, verify=True)
+        open_prepared(broken)
     assert "\n" not in str(caught.value)
-    if damage != "changed":
-        with pytest.raises(InputError, match=name.replace(".", r"\.")):
-            open_prepared(broken)
 
 
-def test_open_prepared_finds_indices_out_of_range_without_checksum(folder, tmp_path):
+TRUNCATE = """
+import os, sys
+from llpauc.data.prepared import open_prepared
+train = open_prepared(sys.argv[1]).train
+os.truncate(f"{sys.argv[1]}/train.arrow", 4096)
+print(train.users.sum(), "read")
+"""
+
+
+def test_open_prepared_truncated_while_mapped_is_an_error_and_no_signal(tmp_path):
+    rows = [f"u{n % 97},i{n // 97}" for n in range(30_000)]
+    (tmp_path / "e.csv").write_text("\n".join(["user,item", *rows]))
+    prepare([tmp_path / "e.csv"], tmp_path / "p", memory="200MB")
+    words = [sys.executable, "-c", TRUNCATE, tmp_path / "p"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("llpauc: error: a file of prepared data became shorter")
+
+
+def test_open_prepared_replaced_while_it_is_read_is_read_again(folder, tmp_path, monkeypatch):
+    place, other = copy_of(folder, tmp_path / "p"), tmp_path / "other"
+    (tmp_path / "e.csv").write_text("user,item\na,x\na,y\nb,x\nb,z\n")
+    prepare([tmp_path / "e.csv"], other, memory="200MB", valid=0.0, test=0.0)
+    original, calls = prepared._mapped_split, []
+
+    def replaced(path, manifest):
+        calls.append(path)
+        if len(calls) == 1:
+            shutil.rmtree(place)
+            other.rename(place)
+            return None  # in place of the files of the other folder
+        return original(path, manifest)
+
+    monkeypatch.setattr(prepared, "_mapped_split", replaced)
+    assert sorted(open_prepared(place).user_ids) == ["a", "b"]
+    assert len(calls) == 2
+
+
+def test_open_prepared_refuses_forged_indices_that_match_the_manifest(folder, tmp_path):
     broken = copy_of(folder, tmp_path / "p")
     users = open_prepared(folder).train.users.tobytes()
     content = (broken / "train.arrow").read_bytes()
     place = content.index(users)
     wrong = np.int32(10**6).tobytes()
     (broken / "train.arrow").write_bytes(content[:place] + wrong + content[place + 4 :])
+    entries = json.loads((broken / "manifest.json").read_text())
+    (broken / "manifest.json").unlink()
+    known = {name: entries[name] for name in ("counts", "kinds", "notes", "rows", "seed")}
+    write_manifest(broken, prepared.PREPARED_DATA, **known)
     with pytest.raises(InputError, match=r"train\.arrow: users must be indices in"):
         open_prepared(broken)
 
@@ -652,7 +695,7 @@ def test_prepare_above_the_memory_limit_uses_the_disk(tmp_path):
     file = big_file(tmp_path / "big.csv", 2_000_000)
     expected = splits.split(read_interactions(file).interactions, "temporal", seed=0)
     prepare([file], tmp_path / "p", how="temporal", memory="200MB")
-    got = open_prepared(tmp_path / "p", verify=True)
+    got = open_prepared(tmp_path / "p")
     assert got.user_ids == expected.user_ids
     assert got.item_ids == expected.item_ids
     assert same_matrix(got.train.matrix, expected.train.matrix)

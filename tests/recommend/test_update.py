@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.recommend import Recommender
 from llpauc.recommend.update import new_events
+from llpauc.storage import run_folder
 from llpauc.training import Diverged
 from tests.datasets import score_table
 
@@ -399,6 +401,62 @@ def test_update_command_interrupted_saves_another_folder(run, tmp_path, capsys, 
     assert "u55" in set(kept.fitted.user_ids)
     meta = json.loads((tmp_path / "run-interrupted" / "meta.json").read_text())
     assert meta["updates"][0]["epochs"] < 5
+
+
+@pytest.fixture
+def rated(tmp_path) -> str:
+    rows = [f"u{u};i{i};{1 + (u + i) % 5}\n" for u in range(30) for i in range(u % 3, 20, 2)]
+    (tmp_path / "rated.csv").write_text("who;what;stars\n" + "".join(rows))
+    names = ["--user", "who", "--item", "what", "--rating", "stars"]
+    run = str(tmp_path / "rated")
+    words = [*names, "--min-rating", "4", "--epochs", "2", "--out", run]
+    assert main(["train", str(tmp_path / "rated.csv"), *words]) == 0
+    return run
+
+
+def test_train_command_config_of_a_run_includes_how_the_data_were_read(rated, tmp_path):
+    events, again = f"{rated}.csv", str(tmp_path / "again")
+    assert main(["train", events, "--config", f"{rated}/config.toml", "--out", again]) == 0
+    for name in ("tensors.safetensors", "metrics.jsonl", "config.toml"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "rated" / name).read_bytes()
+    meta = json.loads((tmp_path / "again" / "meta.json").read_text())
+    assert meta["reading"] == {"user": "who", "item": "what", "rating": "stars", "min_rating": 4.0}
+    other = str(tmp_path / "other")
+    names = ["--user", "who", "--item", "what"]
+    assert main(["train", events, *names, "--epochs", "2", "--out", other]) == 0
+    others = json.loads((tmp_path / "other" / "meta.json").read_text())
+    assert others["digests"]["train"] != meta["digests"]["train"]
+
+
+def test_update_command_reads_events_as_the_run_did(rated, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text("who;what;stars\nbob;i1;1\nbob;i2;5\neve;i3;2\n")
+    assert main(["update", rated, str(tmp_path / "new.csv"), "--json"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["new pairs"] == 1
+    assert "run: --item what --min-rating 4.0 --rating stars --user who" in output.err
+    assert "eve" not in set(Recommender.load(rated).fitted.user_ids)
+    (tmp_path / "next.csv").write_text("who;what;stars\nzoe;i1;2\n")
+    words = ["--min-rating", "2"]  # an option that is given overrides that of the run
+    assert main(["update", rated, str(tmp_path / "next.csv"), *words]) == 0
+    assert "zoe" in set(Recommender.load(rated).fitted.user_ids)
+    config = (tmp_path / "rated" / "config.toml").read_text()
+    assert "min_rating = 4.0" in config
+
+
+@pytest.mark.parametrize(
+    "reading", [{"min_rating": "4"}, {"colour": "x"}, {"user": 3}, {"min_rating": True}, [1]]
+)
+def test_update_command_refuses_forged_reading_options(fits, tmp_path, capsys, reading):
+    if isinstance(reading, list):
+        fits["mf"].save(tmp_path / "run")
+        saved = run_folder.load(tmp_path / "run")
+        forged = replace(saved, meta={**saved.meta, "reading": reading})
+        run_folder.save(replace(forged, extra={}), tmp_path / "run")
+    else:
+        fits["mf"].save(tmp_path / "run", reading=reading)
+    (tmp_path / "one.csv").write_text("user,item\nzoe,i0\n")
+    assert main(["update", str(tmp_path / "run"), str(tmp_path / "one.csv")]) == 2
+    assert "meta.json of the run: reading" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

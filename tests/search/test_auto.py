@@ -469,7 +469,7 @@ def test_auto_command_writes_run_lists_report_and_config(tmp_path, capsys):
     assert "Popularity" in output.out
     assert "report.html" in output.err
     assert {file.name for file in out.iterdir()} == {
-        "run", "recommendations.parquet", "report.html", "report.md", "config.toml"
+        "manifest.json", "run", "recommendations.parquet", "report.html", "report.md", "config.toml"
     }  # fmt: skip
     run = Recommender.load(out / "run")
     rows = pq.read_table(out / "recommendations.parquet").to_pylist()
@@ -524,7 +524,46 @@ def test_auto_command_does_not_overwrite_a_foreign_folder(tmp_path, capsys):
     (tmp_path / "out" / "run").mkdir(parents=True)
     (tmp_path / "out" / "run" / "mine.txt").write_text("mine")
     assert main(["auto", str(path), "--out", str(tmp_path / "out")]) == 2
-    assert "is not a run folder" in capsys.readouterr().err
+    assert "is not empty and is not a folder of llpauc auto" in capsys.readouterr().err
+    assert (tmp_path / "out" / "run" / "mine.txt").read_text() == "mine"
+
+
+KILL = """
+import importlib, os, sys
+from llpauc.cli import main
+module, _, name = sys.argv[1].rpartition(".")
+module = importlib.import_module(module)
+original, calls = getattr(module, name), []
+def kill(*args, **options):
+    calls.append(1)
+    if len(calls) == int(sys.argv[2]):
+        os.kill(os.getpid(), 9)
+    return original(*args, **options)
+setattr(module, name, kill)
+main(sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "call"),
+    [
+        ("llpauc.search.auto_report.write_recommendations", 1),  # the run is saved
+        pytest.param("llpauc.search.auto_report.as_html", 1, marks=pytest.mark.slow),
+        pytest.param("llpauc.storage.manifest.replace_folder", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_auto_command_killed_while_writing_leaves_the_old_folder(tmp_path, place, call):
+    path, out = write_events(timed_events(), tmp_path / "events.csv"), tmp_path / "out"
+    words = ["auto", str(path), "--budget", "1s", "--out", str(out)]
+    assert main(words) == 0
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    killed = subprocess.run(
+        [sys.executable, "-c", KILL, place, str(call), *words, "-k", "3"], capture_output=True
+    )
+    assert killed.returncode == -9
+    assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+    assert main(words) == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["events.csv", "out"]
 
 
 def test_baselines_have_a_name_and_a_description():

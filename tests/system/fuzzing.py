@@ -184,7 +184,8 @@ def check_ids(example) -> str:
 
 _KEYS = st.sampled_from(
     ["model", "loss", "alpha", "beta", "lr", "epochs", "dimensions", "negatives", "batch_size",
-     "sampler", "seed", "hold_out", "refit", "metrics", "device", "score", "item_bias", "recipe",
+     "sampler", "seed", "hold_out", "how", "refit", "metrics", "device", "score", "item_bias",
+     "recipe",
      "loss_options", "valid_metric", "patience", "propagation_interval", "init",
      "cold_users", "half_life", "json",
      "dry_run", "checkpoint_every", "resume", "bad_rows", "delimiter", "user", "header",

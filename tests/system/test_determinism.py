@@ -8,6 +8,7 @@ tests/recommend/test_recommender.py (saved and unsaved runs, one user and many u
 from __future__ import annotations
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -62,6 +63,36 @@ def test_fit_same_seed_gives_the_same_bits_in_another_process(tmp_path):
     assert outputs[0].count("tensors.safetensors") == 6
     assert outputs[0].count(".csv") == 3
     assert outputs[0] == outputs[1]
+
+
+THREADS = """
+import hashlib, json, sys
+from pathlib import Path
+from llpauc.recommend import Recommender
+from tests.datasets import random_split
+split = random_split(3, n_users=900, n_items=1500, events=60_000)
+trained = {"epochs": 1, "dimensions": 64, "batch_size": 4096, "init": "spectral", "refit": True}
+for model in ("mf", "lightgcn", "fism", "itemknn", "popularity"):
+    options = trained if model in ("mf", "lightgcn", "fism") else {}
+    folder = Recommender(model=model, **options).fit(split).save(Path(sys.argv[1]) / model)
+    print(model, hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_fit_same_seed_gives_the_same_bits_with_any_number_of_threads(tmp_path):
+    """Also the spectral initialization, which uses LAPACK, and the refit."""
+    outputs, threads = [], []
+    for number in ("1", "2"):
+        environment = {**os.environ, "OMP_NUM_THREADS": number, "NUMBA_NUM_THREADS": number}
+        words = [sys.executable, "-c", THREADS, str(tmp_path / number)]
+        outputs.append(subprocess.check_output(words, cwd=ROOT, env=environment, text=True))
+        recorded = json.loads((tmp_path / number / "mf" / "environment.json").read_text())
+        threads.append(recorded["threads"])
+    assert len(outputs[0].splitlines()) == 5
+    assert outputs[0] == outputs[1]
+    assert [recorded["blas"] for recorded in threads] == [1, 2]
+    assert [recorded["OMP_NUM_THREADS"] for recorded in threads] == ["1", "2"]
 
 
 # --- metrics --------------------------------------------------------------------------------------

@@ -60,22 +60,24 @@ def auto(
     """
     from llpauc.data.interactions import Split
     from llpauc.search import auto_search
-    from llpauc.search.auto_report import headline, write_results
+    from llpauc.search.auto_report import AUTO_FOLDER, headline, write_results
     from llpauc.search.trials import Budget, parse_budget
-    from llpauc.storage.run_folder import check_replaceable
+    from llpauc.storage.atomic import writer_lock
+    from llpauc.storage.manifest import check_replaceable
 
     begun, seconds = time.monotonic(), parse_budget(budget)
-    check_folder(out)
-    check_replaceable(Path(out) / "run")
+    check_folder(out, path)
+    check_replaceable(out, AUTO_FOLDER)
     data = table.load(path)
     events = data if isinstance(data, Split) else data.interactions
+    record = table.record(events if isinstance(events, Split) else Split(events))
     train = events.train if isinstance(events, Split) else events
     limit = Budget(seconds, begun + _warm_up_seconds(train))
-    with search_progress() as progress:
+    with writer_lock(out), search_progress() as progress:
         result = auto_search.auto(events, limit, k=k, seed=seed, how=how, progress=progress)
         progress("writing", 1.0)
         rows = write_results(
-            result, Path(out), data=path, notes=data.notes, budget=limit, k=k,
+            result, Path(out), data=path, record=record, notes=data.notes, budget=limit, k=k,
             config=_config(result, table, path), command=command_name(),
         )  # fmt: skip
     if json:

@@ -40,9 +40,9 @@ def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bo
     from llpauc.storage import figure_files
 
     if plot is not None:
-        check_file(plot)
+        check_file(plot, path)
         figure_files.check_kind(plot)
-    data = table.load(path, min_ids=1)
+    data = table.load(path, min_ids=1, check_ids=False)
     inspected = inspection.inspect(data if isinstance(data, Split) else data.interactions)
     whole, parts = inspected.whole, inspected.parts
     statistics = whole if isinstance(data, Split) else {**whole, **parts["data"]}
@@ -88,9 +88,11 @@ def split(
         write: format of the three files
         json: print the counts as JSON
     """
-    from llpauc.data.writers import write_split
+    from llpauc.data.writers import SPLIT_FOLDER, write_split
+    from llpauc.storage.manifest import check_replaceable
 
-    check_folder(out)
+    check_folder(out, path)
+    check_replaceable(out, SPLIT_FOLDER)
     parts = options.apply(_single(table, path))
     write_split(parts, out, format=write)
     _print_counts({"": parts}, out, json)
@@ -124,7 +126,7 @@ def noise(
 
     if table.min_rating is not None:
         raise InputError("--min-rating would drop the noise; leave it out and give the threshold")
-    check_folder(out)
+    check_folder(out, path)
     pair = clean_and_noise(
         _single(table, path, warn_low_ratings=False).interactions,
         threshold=threshold,
@@ -167,7 +169,7 @@ def prepare(
 
     if options.k_core > 1:
         raise InputError("--k-core needs all events in memory; use it with llpauc data split")
-    check_folder(out)
+    check_folder(out, *files)
     with progress(f"preparing {out}"):
         manifest = prepare_files(
             files,
@@ -201,7 +203,7 @@ def verify(path: str, *, json: bool = False) -> None:
     from llpauc.data.prepared import open_prepared
 
     with progress(f"reading {path}"):
-        split = open_prepared(path, verify=True)
+        split = open_prepared(path)
     if json:
         print_json({"path": path, "whole": True, "training events": len(split.train)})
     else:

@@ -58,8 +58,44 @@ class TableOptions:
         del options["min_rating"]
         return cast("ReadOptions", options)
 
+    def changed(self) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        default = asdict(TableOptions())
+        return {name: value for name, value in asdict(self).items() if value != default[name]}
+
+    def record(self, split: Split) -> dict[str, Any]:
+        """What a run records about its data: these options, and a SHA-256 of each part."""
+        from llpauc.data.interactions import fingerprint
+
+        digests = {name: fingerprint(part) for name, part in split.parts.items()}
+        return {"reading": self.changed(), "digests": digests}
+
+    def or_else(self, recorded: Any) -> TableOptions:
+        """With the options of a run, from its meta.json, where none is given."""
+        from llpauc.errors import InputError
+        from llpauc.storage.run_folder import finite_number
+
+        options = {} if recorded is None else recorded
+        if not isinstance(options, dict):
+            raise InputError("meta.json of the run: reading is not a table of options")
+        for name, value in options.items():
+            is_number, is_text = finite_number(value) is not None, isinstance(value, str)
+            if name not in asdict(self) or not (is_number if name == "min_rating" else is_text):
+                raise InputError(f"meta.json of the run: reading has {name!r}: {value!r:.50}")
+        given = self.changed()
+        more = {name: value for name, value in options.items() if name not in given}
+        if more:
+            flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in more.items())
+            log.info(f"read as the data of the run: {flags}")
+        return replace(self, **more)
+
     def load(
-        self, path: str, *, min_ids: int = 2, warn_low_ratings: bool = True
+        self,
+        path: str,
+        *,
+        min_ids: int = 2,
+        warn_low_ratings: bool = True,
+        check_ids: bool = True,
     ) -> Reading | Split:
         """Read a file, or a folder of train/valid/test files.
 
@@ -67,8 +103,10 @@ class TableOptions:
             path: file or folder.
             min_ids: smallest number of users and of items; ranking needs two.
             warn_low_ratings: whether to warn that low ratings count as positives.
+            check_ids: whether to refuse parts whose ids do not meet those of train.
         """
         from llpauc.data.interactions import Split
+        from llpauc.data.known_ids import check_parts
         from llpauc.data.readers import load
         from llpauc.errors import InputError
 
@@ -90,6 +128,9 @@ class TableOptions:
                     f" {next(iter(ids))!r}: lists cannot be learned from {kind}s with one event; is"
                     f" another column the {kind}? (--{kind} NAME)"
                 )
+        if check_ids and isinstance(data, Split):
+            for text in check_parts(data):
+                log.info(text)
         return data
 
     def load_split(self, path: str, *, min_ids: int = 2) -> Split:

@@ -67,6 +67,7 @@ def evaluate(
         json: print the results as JSON
     """
     from llpauc.data.interactions import HISTORIES, before
+    from llpauc.data.known_ids import check_parts
     from llpauc.data.recency import choose_recency, given_recency
     from llpauc.evaluation import full_ranking
     from llpauc.metrics import parse_metric, split_names
@@ -80,12 +81,14 @@ def evaluate(
     fitted_runs = {run: load_run(run) for run in (runs or "").split(",") if run}
     metric_names = [parse_metric(name).name for name in split_names(metrics)]
     for file in (per_user, lists, plot):
-        check_file(file)
+        check_file(file, path, *fitted_runs)
     if plot is not None:
         check_kind(plot)
 
     # Read the data, and choose the half-life on the events before the evaluated part
-    split = options.apply(table.load(path))
+    split = options.apply(table.load(path, check_ids=False))
+    for text in check_parts(split):
+        log.info(text)
     parts, earlier = before(split, on, history), before(split, on)
     given = baselines.given()
     if "half_life" in given:
@@ -102,7 +105,7 @@ def evaluate(
         settings = {k: value for k, value in given.items() if k in options_of(entry.Options)}
         fits[name] = partial(entry.load().scorer_of, FitData(split, parts), **settings)
     for run, fitted in fitted_runs.items():
-        _warn_if_trained_on(run, fitted, split, on)
+        _check_run(run, fitted, split, on)
         fits[run] = partial(fitted.scorer_for, split.user_ids, split.item_ids)
     measure = partial(
         full_ranking.evaluate,
@@ -233,11 +236,17 @@ def _warning_if_recent_is_better(
     )
 
 
-def _warn_if_trained_on(run: str, fitted: Fitted, split: Split, on: Part) -> None:
-    """Warn if a run was trained on evaluated events, except those that are also in train."""
+def _check_run(run: str, fitted: Fitted, split: Split, on: Part) -> None:
+    """Refuse a run that has other ids, and warn if it was trained on evaluated events, except
+    those that are also in train."""
+    from llpauc.data.known_ids import check_known, ids_with_events
+
     if on not in split.parts:
         return
     target = split.parts[on]
+    known = {"user": fitted.user_ids.text, "item": fitted.item_ids.text}
+    for text in check_known(ids_with_events(target), known, on, run, required={"item"}):
+        log.info(text)
     leaked: Any = fitted.contains(target)
     leaked &= split.train.matrix[target.users, target.items].A1 == 0
     if leaked.any():

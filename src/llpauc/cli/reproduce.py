@@ -63,17 +63,16 @@ def leaderboard(
     lists: str | None = None,
     options: StudyOptions,
 ) -> None:
-    """Compare our recommended setting with the baselines, on every available data set.
+    """Compare the default of `llpauc train` with other methods, on every available data set.
 
-    Popularity, recent popularity, ItemKNN, EASE, BPR, SL and LLPAUC as published, on Adressa,
-    MovieLens-100k, Amazon-health, Amazon-electronic and Gowalla, as far as they are in the data
-    folder. Validation chooses each method's setting; the test part is evaluated once, with three
-    seeds. Every finished training is saved: an interrupted run continues.
+    Validation chooses each method's setting; the test part is evaluated once, with three seeds.
+    Every finished training is saved: an interrupted run continues.
 
     Args:
         only: data sets, separated by commas; by default all that are available
-        methods: popularity, recent_popularity, itemknn, ease, bpr, sl, llpauc-published,
-            llpauc-auto, or some of them, separated by commas; by default all
+        methods: popularity, recent_popularity, itemknn, ease, ials, bpr, sl, paper (LLPAUC as
+            published), llpauc (the default without its blend), default, or some of them, separated
+            by commas; by default all
         lists: a folder for our lists of the first seed, to evaluate them with another program
     """
     from functools import partial

@@ -6,12 +6,13 @@ import os
 import platform
 import shutil
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llpauc.errors import InputError
-from llpauc.storage.environment import cores, installed_version
+from llpauc.storage.environment import THREAD_VARIABLES, cores, installed_version
 from llpauc.storage.manifest import check_no_manifest
 
 if TYPE_CHECKING:
@@ -22,29 +23,38 @@ _PROBE_BYTES = 4096  # written before the work, to notice a full disk or a quota
 _LIBRARY_BYTES = 1300 << 20  # address space of torch, Numba, Arrow and DuckDB
 _LOAD_FACTOR = 2.5  # bytes of memory per byte of a run: file, arrays, copy in the order of BLAS
 _PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "duckdb")
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-def check_file(path: str | None) -> None:
-    """Refuse a file that cannot be written; None is accepted."""
+def check_file(path: str | None, *inputs: str) -> None:
+    """Refuse a file that cannot be written, or that is an input; None is accepted."""
     if path is None:
         return
+    _check_inputs(path, inputs)
     if Path(path).is_dir():
         raise InputError(f"cannot write {path}: it is a folder; choose another name")
     check_no_manifest(Path(path))
     _check_writable(path, Path(path).absolute().parent)
 
 
-def check_folder(path: str, *, replaced: bool = True) -> None:
-    """Refuse a folder that cannot be created or written to, or that would break a run.
+def check_folder(path: str, *inputs: str, replaced: bool = True) -> None:
+    """Refuse a folder that cannot be written to, that holds an input, or that would break a run.
 
     Args:
         path: the folder.
+        inputs: files and folders that are read.
         replaced: as a whole, so that it may be a run itself; else files are written into it.
     """
+    _check_inputs(path, inputs)
     folder = Path(path).absolute()
     check_no_manifest(folder.resolve().parent if replaced else folder)
     _check_writable(path, folder)
+
+
+def _check_inputs(path: str, inputs: Sequence[str]) -> None:
+    target = Path(path).resolve()
+    for name in inputs:
+        if target in (source := Path(name).resolve(), *source.parents):
+            raise InputError(f"cannot write {path}: {name} is read from it; choose another place")
 
 
 def make_folder_of(path: str) -> None:
@@ -151,7 +161,7 @@ def load_run(run: str) -> Fitted:
 def version_text() -> str:
     """The versions of llpauc, Python and the main packages, the system and the threads."""
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    limits = [f", {name}={os.environ[name]}" for name in _THREAD_VARIABLES if name in os.environ]
+    limits = [f", {name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
     return "\n".join(
         [
             f"llpauc {version('llpauc')}",

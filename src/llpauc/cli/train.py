@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from llpauc.cli.console import (
     cell,
@@ -24,8 +24,7 @@ from llpauc.cli.console import (
 )
 from llpauc.cli.data_options import HeldOut, HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder, check_free_space
-from llpauc.cli.training_options import CheckpointOptions, ModelOptions
-from llpauc.options import Choices
+from llpauc.cli.training_options import CheckpointOptions, ModelOptions, RecipeName
 
 if TYPE_CHECKING:
     from llpauc.data.interactions import Split
@@ -46,7 +45,7 @@ def train(
     hold_out: HeldOut = 0.1,
     how: HoldOutRule = "auto",
     refit: bool = False,
-    recipe: Annotated[str, Choices("llpauc.recommend.recipes:RECIPES")] = "auto",
+    recipe: RecipeName = "auto",
     metrics: str = "recall@20,ndcg@20",
     tensorboard: str | None = None,
     mlflow: str | None = None,
@@ -83,6 +82,7 @@ def train(
     from llpauc.distributed import join_process_group
     from llpauc.metrics import parse_metric, split_names
     from llpauc.recommend.recipes import description
+    from llpauc.storage.atomic import writer_lock
     from llpauc.storage.run_folder import check_replaceable
     from llpauc.training.loop import without_empty_valid
     from llpauc.training.tracking import check_trackers
@@ -102,14 +102,17 @@ def train(
         check_trackers(trackers, run_folder=out)
         if tensorboard is not None:
             check_folder(tensorboard, replaced=False)
+        if processes.is_first and not dry_run:
+            lock.enter_context(writer_lock(out))
         # Read the data, on which the settings of a recipe depend
         split = table.load_split(path)
         recommender = recommender.for_data(without_empty_valid(split))
         width = getattr(recommender.plan().model_options, "dimensions", 0)
         check_free_space(out, 4 * (len(split.train) + width * (split.n_users + split.n_items)))
-        return _Job(path, out, recommender, split, names, trackers, checkpoint)
+        record = table.record(split)
+        return _Job(path, out, recommender, split, names, trackers, checkpoint, record)
 
-    with join_process_group() as processes:
+    with join_process_group() as processes, ExitStack() as lock:
         job = processes.call_together(prepare)
         counts = {
             "events": len(job.split.train),
@@ -145,6 +148,7 @@ class _Job:
     metrics: list[str]
     trackers: Mapping[str, str]
     checkpoint: CheckpointSettings
+    record: Mapping[str, Any]  # of the data, see `TableOptions.record`
 
 
 def _recommender(settings: dict[str, Any], seed: int, recipe: str) -> Recommender:
@@ -211,7 +215,7 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
                 test = _test_metrics(recommender, split, job.metrics, processes)
         finally:
             if processes.is_first:
-                recommender.save(out, data=job.path, test=test)
+                recommender.save(out, data=job.path, test=test, **job.record)
         tracked.end(history, None if test is None else test[str(recommender.model)])
         if diverged is not None:
             tracked.failed(diverged)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from llpauc.cli.system import CHECKPOINT
 from llpauc.errors import InputError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from llpauc.training import CheckpointSettings
 
 
+# The names of `llpauc.recommend.recipes.RECIPES`, which imports torch
+RecipeName = Literal["auto", "settled", "moving", "paper", "none"]
 _DEFAULTS = {"model": "mf", "loss": "llpauc", "alpha": 0.7, "beta": 0.1}  # of `Recommender`
 
 
@@ -189,11 +191,9 @@ def train_config(settings: Mapping[str, Any], table: TableOptions, comment: str)
     """
     from llpauc.storage.environment import toml_text
 
-    default = type(table)()
-    changed = {k: v for k, v in asdict(table).items() if v != getattr(default, k)}
-    config = {**settings, **changed}
+    config = {"recipe": "none", **settings, **table.changed()}
     names = {field.name for kind in (ModelOptions, type(table)) for field in fields(kind)}
-    names |= {"seed", "hold_out", "how"}
+    names |= {"seed", "hold_out", "how", "recipe"}
     options = {name: value for name, value in config.items() if name in names}
     loss_options = {name: value for name, value in config.items() if name not in names}
     return toml_text(comment, options, loss_options)

@@ -93,7 +93,7 @@ def tune(
     from llpauc.search.study import check_installed, check_storage
     from llpauc.search.trials import parse_budget
     from llpauc.search.tuning_report import config_of, write_tuning
-    from llpauc.storage.atomic import named_errors
+    from llpauc.storage.atomic import named_errors, writer_lock
 
     # Check every option before the data are read.
     check_installed()
@@ -103,7 +103,7 @@ def tune(
     losses, model_names = _words(loss), _words(models or "mf")
     check_names(losses, model_names)
     metric = parse_metric(metric).name
-    check_folder(out, replaced=False)
+    check_folder(out, path, *([] if space is None else [space]), replaced=False)
     if storage is not None:
         check_storage(storage)
 
@@ -140,7 +140,9 @@ def tune(
         comment = f"trial {best.number}: validation {metric} {best.value!r} at epoch"
         comment += f" {best.best_epoch}, {path}"
         config = train_config({**config_of(best, tuning), **held_out}, table, comment)
-    for written in write_tuning(result, tuning, Path(out), config, path, _command(given)):
+    with writer_lock(out, wait=60.0):  # several commands may work on one study
+        files = write_tuning(result, tuning, Path(out), config, path, _command(given))
+    for written in files:
         log.info(f"wrote {written}")
     if json:
         print_json(_as_json(result, tuning, out))

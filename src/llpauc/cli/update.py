@@ -47,49 +47,60 @@ def update(
         json: print the result as JSON
     """
     from llpauc.data.interactions import before
+    from llpauc.data.known_ids import check_known, ids_with_events
     from llpauc.recommend import Recommender
     from llpauc.storage import run_folder
+    from llpauc.storage.atomic import writer_lock
 
     target = run if out is None else out
     check_folder(target)
     run_folder.check_replaceable(target)
-    saved = run_folder.load(run)
-    check_free_space(target, sum(array.nbytes for array in saved.tensors.values()))
-    recommender = Recommender.from_run(saved, run)
-    split = table.load_split(events, min_ids=1)
-    pairs = recommender.require_fitted().histories.nnz + sum(map(len, before(split, "test")))
-    with training_progress("updating", epochs, epochs * pairs) as (on_batch, on_epoch):
-        added = recommender.update(
-            split,
-            epochs=epochs,
-            lr=lr,
-            weight_decay=weight_decay,
-            seed=seed,
-            device=device,
-            on_batch=on_batch,
-            on_epoch=on_epoch,
-        )
-    facts = {
-        "run": target,
-        "new pairs": len(added.new),
-        "new users": len(added.new_users),
-        "new items": len(added.new_items),
-        "known pairs": len(added.old),
-    }
-    if not len(added.new):
-        log.info(f"nothing new in {events}: {run} has all its pairs and is not changed")
-        if json:
-            print_json({**facts, "run": run})
-        return
-    history = recommender.history
-    interrupted = history is not None and history.signal is not None
-    if interrupted:
-        facts["run"] = target = incomplete_folder(target, "interrupted")
-    # The test metrics of the run are those of another model, and are not copied
-    entry = {"events": events, "epochs": 0 if history is None else len(history.epochs), **facts}
-    earlier = saved.meta.get("updates")
-    updates = [*(earlier if isinstance(earlier, list) else []), entry]
-    recommender.save(target, data=saved.meta.get("data"), updates=updates)
+    # From the first read to the save: an update in between would be lost
+    with writer_lock(target):
+        saved = run_folder.load(run)
+        check_free_space(target, sum(array.nbytes for array in saved.tensors.values()))
+        recommender = Recommender.from_run(saved, run)
+        table = table.or_else(saved.meta.get("reading"))
+        split = table.load_split(events, min_ids=1)
+        fitted = recommender.require_fitted()
+        known = {"user": fitted.user_ids.text, "item": fitted.item_ids.text}
+        for text in check_known(ids_with_events(split.train), known, events, run):
+            log.info(text)
+        pairs = fitted.histories.nnz + sum(map(len, before(split, "test")))
+        with training_progress("updating", epochs, epochs * pairs) as (on_batch, on_epoch):
+            added = recommender.update(
+                split,
+                epochs=epochs,
+                lr=lr,
+                weight_decay=weight_decay,
+                seed=seed,
+                device=device,
+                on_batch=on_batch,
+                on_epoch=on_epoch,
+            )
+        facts = {
+            "run": target,
+            "new pairs": len(added.new),
+            "new users": len(added.new_users),
+            "new items": len(added.new_items),
+            "known pairs": len(added.old),
+        }
+        if not len(added.new):
+            log.info(f"nothing new in {events}: {run} has all its pairs and is not changed")
+            if json:
+                print_json({**facts, "run": run})
+            return
+        history = recommender.history
+        interrupted = history is not None and history.signal is not None
+        if interrupted:
+            facts["run"] = target = incomplete_folder(target, "interrupted")
+        # The test metrics of the run are those of another model, and are not copied
+        epochs = 0 if history is None else len(history.epochs)
+        entry = {"events": events, "epochs": epochs, **facts, **table.record(split)}
+        earlier = saved.meta.get("updates")
+        updates = [*(earlier if isinstance(earlier, list) else []), entry]
+        kept = {name: saved.meta.get(name) for name in ("data", "reading", "digests")}
+        recommender.save(target, **kept, updates=updates)
     if interrupted:
         log.info(f"interrupted: the model of the last batch is saved in {target}")
     if history is not None:

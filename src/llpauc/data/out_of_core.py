@@ -40,7 +40,7 @@ from llpauc.data.sources import (
 )
 from llpauc.data.splits import PartCodes, Positions, SplitRule, Values
 from llpauc.errors import InputError, check_at_least, choose
-from llpauc.storage.atomic import replace_folder, temporary_folder, write_error
+from llpauc.storage.atomic import replace_folder, temporary_folder, write_error, writer_lock
 from llpauc.storage.manifest import check_replaceable, write_manifest
 
 MIN_MEMORY = 200 * 10**6  # DuckDB's text reader has buffers of 64 MB
@@ -118,7 +118,7 @@ def prepare(
     target = Path(out).resolve()
     check_replaceable(target, PREPARED_DATA)
     try:
-        with temporary_folder(target) as work:
+        with writer_lock(target), temporary_folder(target) as work:
             (work / "set").mkdir()
             pairs, manifest = _sorted_pairs(files, reading, work, limit, min_rating)
             timed = pairs.times is not None and bool(pairs.times.min() < pairs.times.max())

@@ -14,7 +14,9 @@ memory only where it is accessed. docs/how-to/larger-than-memory.md describes th
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,17 +54,25 @@ def is_prepared(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def open_prepared(path: str | os.PathLike[str], *, verify: bool = False) -> Split:
+def open_prepared(path: str | os.PathLike[str]) -> Split:
     """The split in a prepared folder, its columns mapped into memory.
 
-    Sizes, counts and the range of every index are checked; an error names the damaged file.
-
-    Args:
-        path: the folder.
-        verify: also check the SHA-256 of every file, which reads all of it.
+    The SHA-256 of every file, the counts and the range of every index are checked; an error names
+    the damaged file. A file that is truncated later ends the process with a message.
     """
-    folder = Path(path)
-    manifest = read_manifest(folder, verify=verify)
+
+    def read(folder: VerifiedFolder) -> Split:
+        for name in folder.files:
+            folder.verify(name)
+        split = _mapped_split(folder.path, folder.manifest)
+        folder.check_in_place()
+        return split
+
+    _exit_on_bus_error()
+    return read_folder(path, PREPARED_DATA, read)
+
+
+def _mapped_split(folder: Path, manifest: Mapping[str, Any]) -> Split:
     counts = manifest["counts"]
     ids = []
     for name in ("users", "items"):
@@ -78,15 +88,38 @@ def open_prepared(path: str | os.PathLike[str], *, verify: bool = False) -> Spli
     return Split(train, parts.get("valid"), parts.get("test"), notes)
 
 
-def read_manifest(path: str | os.PathLike[str], *, verify: bool = False) -> dict[str, Any]:
-    """The manifest, after checking the sizes of all files, and with `verify` their SHA-256."""
+_BUS_ERROR = (
+    "llpauc: error: a file of prepared data became shorter, or the disk failed, while it was read;"
+    f" {_REMEDY}\n"
+).encode()
+_handler: Any = None  # of SIGBUS; must exist as long as the process
 
-    def read(folder: VerifiedFolder) -> dict[str, Any]:
-        for name in folder.files:
-            folder.verify(name, checksum=verify)
-        return folder.manifest
 
-    return read_folder(path, PREPARED_DATA, read)
+def _exit_on_bus_error() -> None:
+    """Print a line and exit with code 1 where the system would kill the process with SIGBUS.
+
+    Python runs its signal handlers only after the failed instruction, so this one is compiled.
+    """
+    global _handler
+    if _handler is not None or signal.getsignal(signal.SIGBUS) is not signal.SIG_DFL:
+        return
+    import numba
+
+    libc = ctypes.CDLL(None)
+    write, leave, install = libc.write, libc._exit, libc.signal
+    write.argtypes, write.restype = (ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t), ctypes.c_long
+    leave.argtypes, leave.restype = (ctypes.c_int,), None
+    install.argtypes, install.restype = (ctypes.c_int, ctypes.c_size_t), ctypes.c_size_t
+    text = np.frombuffer(_BUS_ERROR, np.uint8)  # of a constant, which is never freed
+    address, size = text.ctypes.data, len(text)
+
+    @numba.cfunc("void(int32)")
+    def handler(number: int) -> None:
+        write(2, address, size)
+        leave(1)
+
+    install(signal.SIGBUS, handler.address)
+    _handler = handler
 
 
 def write_columns(path: Path, columns: Mapping[str, pa.Array]) -> None:

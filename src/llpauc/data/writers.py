@@ -1,10 +1,9 @@
-"""Write the parts of a split to files: all files are written, or none."""
+"""Write the parts of a split to a folder, which is replaced as a whole."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,13 +15,17 @@ import pyarrow.parquet as pq
 
 from llpauc.data.columns import ROLES
 from llpauc.data.interactions import Interactions, Split
-from llpauc.errors import InputError, choose
-from llpauc.storage.atomic import atomic_write
+from llpauc.errors import choose
+from llpauc.storage.atomic import writer_lock
+from llpauc.storage.manifest import FolderKind, written_folder
 
 _RECBOLE_COLUMNS = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
-# Files that a reader would take for a part of the split in the same folder.
-_PART_FILE = re.compile(
-    r"(train|valid|test)\.(tsv|csv|txt|parquet|inter|jsonl)(\.gz)?|[^.].*\.(train|valid|test)\.inter"
+SPLIT_FOLDER = FolderKind(
+    kind="llpauc split",
+    noun="a split written by llpauc",
+    formats={1: True},
+    required=frozenset(),
+    remedy="split the data again (llpauc data split)",
 )
 
 WRITERS: dict[str, Callable[[Interactions, Path], None]] = {
@@ -39,13 +42,12 @@ def write_split(
     """Write one file per part, with ids, and with ratings and timestamps if the data have them.
 
     Files are named `train.tsv`, `valid.tsv` and `test.tsv`; RecBole's `.inter` files also carry
-    the name of their folder (`mydata/mydata.train.inter`). All parts are written before the first
-    is renamed. A folder that holds a part of another split under another file name is refused,
-    because a reader would mix the two splits.
+    the name of their folder (`mydata/mydata.train.inter`). A manifest lists the files: a folder
+    that holds any other file is refused, an earlier split is replaced as a whole.
 
     Args:
         split: the parts.
-        folder: created if it does not exist.
+        folder: of this split alone.
         format: "tsv", "csv", "parquet" or "inter".
 
     Returns:
@@ -63,28 +65,17 @@ def write_split(
 def write_splits(splits: Mapping[Path, Split], format: str = "tsv") -> list[dict[str, Path]]:
     """Write several splits, each to its folder, as `write_split` does: all files, or none."""
     write = choose(WRITERS, format, "format")
-    targets = [(split, _target_files(split, folder, format)) for folder, split in splits.items()]
+    written = []
     with ExitStack() as stack:
-        for split, files in targets:
+        for folder, split in splits.items():
+            stack.enter_context(writer_lock(folder))
+            work = stack.enter_context(written_folder(folder, SPLIT_FOLDER))
+            prefix = f"{folder.resolve().name}." if format == "inter" else ""
+            files = {name: f"{prefix}{name}.{format}" for name in split.parts}
             for name, part in split.parts.items():
-                write(part, stack.enter_context(atomic_write(files[name])))
-    return [files for _, files in targets]
-
-
-def _target_files(split: Split, folder: Path, format: str) -> dict[str, Path]:
-    """The file of each part; creates the folder and refuses one with parts of another split."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"cannot write into {folder}: it is a file; choose a folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    prefix = f"{folder.resolve().name}." if format == "inter" else ""
-    files = {name: folder / f"{prefix}{name}.{format}" for name in split.parts}
-    for other in sorted(folder.iterdir()):
-        if _PART_FILE.fullmatch(other.name) and other not in files.values():
-            raise InputError(
-                f"{folder} already holds {other.name}, a part of another split; "
-                "remove it or choose another folder"
-            )
-    return files
+                write(part, work / files[name])
+            written.append({name: folder / file for name, file in files.items()})
+    return written
 
 
 def _table(data: Interactions, names: Sequence[str] = ROLES) -> pa.Table:

@@ -161,11 +161,12 @@ _NOT_TRAIN_OPTIONS = ("init_scale",)  # of the model; no options of `llpauc trai
 _INFERRED = ("by",)  # inferred from the data
 
 
-def config_toml(params: Mapping[str, Any]) -> str:
+def config_toml(params: Mapping[str, Any], reading: Mapping[str, Any] | None = None) -> str:
     """The text of a file for `llpauc train DATA --config` with every setting, also the defaults.
 
     Args:
         params: parameters of a `Recommender`.
+        reading: options of `llpauc train` with which the data were read.
     """
     config = {
         name: params[name] for name in ("model", "hold_out", "how", "refit") if name in params
@@ -185,6 +186,7 @@ def config_toml(params: Mapping[str, Any]) -> str:
         config |= {name: of_loss.pop(name) for name in _TRAIN_OPTIONS if name in of_loss}
         loss_options = {name: config.pop(name) for name in _NOT_TRAIN_OPTIONS} | of_loss
     options = {name: value for name, value in config.items() if name not in _INFERRED}
+    options |= reading or {}
     return toml_text(
         "llpauc train DATA --config config.toml trains this model again", options, loss_options
     )

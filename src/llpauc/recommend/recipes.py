@@ -38,7 +38,7 @@ PAPER_GRID: dict[str, tuple[float, ...]] = {
 _SMALL_CATALOGUE = 3_000  # items up to which every item is a negative
 _LARGE_CATALOGUE = 20_000  # items beyond which the sigmoid is sharper
 _MANY_EVENTS = 500_000  # beyond which graph propagation costs more than it gains
-_BLENDED_EVENTS = 20_000_000  # beyond, the models of a blend need too much memory
+_HUGE_EVENTS = 20_000_000  # beyond, a spectral init and a blend need too much memory
 _WORK = 8e12  # multiplications of a training at most, where that is at least 8 epochs
 _NEWS_GAIN = 1.5  # ratio of recent popularity to popularity from which `moving` is recommended
 
@@ -84,7 +84,7 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
         "alpha": 0.7,
         **of_loss,
         "score": "cosine",
-        "init": "spectral",
+        "init": "spectral" if len(train) <= _HUGE_EVENTS else "random",
         "dimensions": dimensions,
         "sampler": "all-items" if small else "shared",
         "negatives": negatives,
@@ -92,7 +92,7 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
         "lr": 0.003,
         "epochs": int(min(max(_WORK / (3 * len(train) * negatives * dimensions), 8), 100)),
         "patience": 4,
-        **({"blend": "ease,ials"} if len(train) <= _BLENDED_EVENTS else {}),
+        **({"blend": "ease,ials"} if len(train) <= _HUGE_EVENTS else {}),
         "refit": True,
     }
 

@@ -18,6 +18,7 @@ from warnings import warn
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from llpauc.data.columns import Column
 from llpauc.data.ids import IdMap, Indices, as_id_text
@@ -36,6 +37,7 @@ from llpauc.recommend.recipes import RECIPES, with_loss, with_model
 from llpauc.recommend.sources import as_split
 from llpauc.recommend.update import EPOCHS, check_no_half_life, new_events
 from llpauc.storage import run_folder
+from llpauc.storage.atomic import writer_lock
 from llpauc.storage.environment import environment_json
 from llpauc.training import CheckpointFolder, CheckpointSettings, Diverged, Epoch, History
 from llpauc.training.loop import without_empty_valid
@@ -178,8 +180,10 @@ class Recommender:
         if on_batch is None and on_epoch is None:
             epochs = 0 if plan.training is None else plan.training.epochs
             shown = progress(f"fitting {plan.model}", epochs * len(data.split.train) or None)
+        # The last bits of LAPACK, as in the spectral initialization, depend on its threads
+        blas_threads = None if training is None else 1
         try:
-            with shown as report:
+            with shown as report, threadpool_limits(blas_threads, "blas"):
                 result = model.fit(
                     data, training and dataclasses.replace(training, on_batch=report)
                 )
@@ -250,7 +254,8 @@ class Recommender:
                 epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, device=device
             )
             training = Training(plan.make_loss, options, {}, on_batch, on_epoch)
-        model, result = fitted.model.extend(new, training)
+        with threadpool_limits(None if training is None else 1, "blas"):
+            model, result = fitted.model.extend(new, training)
         updated = Fitted.of(model, new.all)
         self.fitted = updated.holding_out(fitted.held_out, updated.histories)
         self.history = result.history
@@ -347,11 +352,13 @@ class Recommender:
             "metrics.jsonl": "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines),
             "timings.json": json.dumps(timings) + "\n",
             "environment.json": environment_json(),
-            "config.toml": config_toml(self.fitted_params),
+            "config.toml": config_toml(self.fitted_params, meta.get("reading")),
         }
         ids = fitted.user_ids.arrow(), fitted.item_ids.arrow()
         known = {"params": self.fitted_params, **meta}
-        return run_folder.save(run_folder.SavedRun(fitted.tensors(), *ids, known, texts), folder)
+        run = run_folder.SavedRun(fitted.tensors(), *ids, known, texts)
+        with writer_lock(folder, wait=10.0):
+            return run_folder.save(run, folder)
 
     @staticmethod
     def load(folder: str | os.PathLike[str]) -> Recommender:

@@ -60,7 +60,7 @@ def run_summary(saved: run_folder.SavedRun, fitted: Fitted, name: str) -> dict[s
     params = params if isinstance(params, Mapping) else {}
     model, updates = str(params.get("model", "")), saved.meta.get("updates")
     trained = model not in MODELS or MODELS[model].trained
-    hidden = {"model", "loss"} | (set() if trained else {"hold_out", "refit"})
+    hidden = {"model", "loss"} | (set() if trained else {"hold_out", "how", "refit"})
     data = saved.meta.get("data")
     return {
         "name": name,

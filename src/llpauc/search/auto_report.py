@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,17 @@ from llpauc.search.auto_search import METRICS, VALID_USERS, AutoResult, Final, S
 from llpauc.search.candidates import METRIC
 from llpauc.search.comparison import weaknesses
 from llpauc.search.trials import Budget
-from llpauc.storage.atomic import write_text
+from llpauc.storage.manifest import FolderKind, written_folder
+from llpauc.storage.run_folder import RUN_FOLDER
+
+AUTO_FOLDER = FolderKind(
+    kind="llpauc auto",
+    noun="a folder of llpauc auto",
+    formats={1: True},
+    required=frozenset({"recommendations.parquet", "config.toml", "report.html", "report.md"}),
+    remedy="run llpauc auto again",
+    folders={"run": RUN_FOLDER},
+)
 
 _MOST_ROWS = 40
 _FEW_USERS = 30
@@ -34,24 +45,39 @@ _ENDED = {
 
 
 def write_results(
-    result: AutoResult, folder: Path, *, data: str, notes: Sequence[str], budget: Budget, k: int,
-    config: str, command: str,
+    result: AutoResult, folder: Path, *, data: str, record: Mapping[str, Any],
+    notes: Sequence[str], budget: Budget, k: int, config: str, command: str,
 ) -> int:  # fmt: skip
     """Write the run, the recommendations, the report and config.toml; the number of list rows.
 
-    `notes` is what was detected on reading the events, `config` the text of config.toml, and
-    `command` how the user calls the program.
+    `folder` is replaced as a whole. `record` is what the run records about its data, `notes` what
+    was detected on reading them, `config` the text of config.toml, and `command` how the user
+    calls the program.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    measured = {}
+    with written_folder(folder, AUTO_FOLDER) as work:
+        rows = _write_lists(result, work, k, data=data, **record)
+        texts = _texts(result, folder, rows, data, notes, budget, k, config, command)
+        for name, text in texts.items():
+            (work / name).write_text(text, encoding="utf-8")
+    return rows
+
+
+def _write_lists(result: AutoResult, folder: Path, k: int, **meta: Any) -> int:
+    """Save the run and write the lists; the number of their rows."""
     if result.final is not None:
         winner = result.final.winner
         test = result.final.evaluations[winner.candidate.name].summary()
-        measured = {"valid": winner.value, "test": test}
-    result.recommender.save(folder / "run", data=data, **measured)
+        meta |= {"valid": winner.value, "test": test}
+    result.recommender.save(folder / "run", **meta)
     path = folder / "recommendations.parquet"
-    rows = write_recommendations(result.recommender.require_fitted(), path, ListRequest(k)).rows
+    return write_recommendations(result.recommender.require_fitted(), path, ListRequest(k)).rows
 
+
+def _texts(
+    result: AutoResult, folder: Path, rows: int, data: str, notes: Sequence[str], budget: Budget,
+    k: int, config: str, command: str,
+) -> dict[str, str]:  # fmt: skip
+    """The text files by name; see `write_results`."""
     blocks: list[Block] = [Text(headline(result), strong=True)]
     events = "all events"
     if (final := result.final) is not None:
@@ -82,14 +108,11 @@ def write_results(
         ),
     ]
     title = f"Recommendations for {data}"
-    texts = {
+    return {
         "config.toml": config,
         "report.md": document.as_markdown(title, blocks),
         "report.html": document.as_html(title, blocks),
     }
-    for name, text in texts.items():
-        write_text(folder / name, text)
-    return rows
 
 
 def headline(result: AutoResult) -> str:

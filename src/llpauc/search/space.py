@@ -324,7 +324,8 @@ def recipe_point(recipe: Mapping[str, Any], losses: Sequence[str], models: Seque
     point = dict(recipe) if recipe["loss"] in losses else with_loss(recipe, losses[0])
     if point["model"] not in models:
         point["model"] = models[0]
-    return {n: v for n, v in point.items() if n not in _FIXED and applies(n, point)}
+    unused = (*_FIXED, "blend")  # a trial has the value of the main model only
+    return {n: v for n, v in point.items() if n not in unused and applies(n, point)}
 
 
 def starting_points(

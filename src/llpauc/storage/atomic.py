@@ -2,7 +2,7 @@
 
 Data is written under a temporary name next to the target, flushed to the disk and then renamed. An
 exception on the way (a full disk, Ctrl-C) removes the temporary data and leaves the target as it
-was.
+was. `writer_lock` keeps a second writer out while a folder is read, changed and written.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import os
 import re
 import secrets
 import shutil
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -64,6 +66,67 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return table.getvalue()
+
+
+_LOCK_FILES: dict[Path, tuple[int, int]] = {}  # held by this process: target -> (handle, blocks)
+_LOCK_FILES_GUARD = threading.Lock()
+
+
+@contextmanager
+def writer_lock(folder: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
+    """Hold the lock of a folder that is written; refuse it if another process holds the lock.
+
+    The lock is the file `.FOLDER.lock` next to the real folder, links resolved, because the folder
+    itself is replaced. It ends with the process. Blocks of one process may overlap.
+
+    Args:
+        folder: exists or not.
+        wait: seconds to wait for another process.
+    """
+    target = Path(folder).resolve()
+    path, deadline = target.with_name(f".{target.name}.lock"), time.monotonic() + wait
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        while not _acquire(target, path):
+            if time.monotonic() >= deadline:
+                raise InputError(
+                    f"{folder} is in use: another command writes to it; wait for it, or choose"
+                    " another folder"
+                )
+            time.sleep(0.05)
+    except OSError as error:
+        raise write_error(target, error) from None
+    try:
+        yield
+    finally:
+        with _LOCK_FILES_GUARD:
+            handle, blocks = _LOCK_FILES.pop(target)
+            if blocks > 1:
+                _LOCK_FILES[target] = handle, blocks - 1
+            else:
+                path.unlink(missing_ok=True)
+                os.close(handle)
+
+
+def _acquire(target: Path, path: Path) -> bool:
+    with _LOCK_FILES_GUARD:
+        if target in _LOCK_FILES:
+            handle, blocks = _LOCK_FILES[target]
+            _LOCK_FILES[target] = handle, blocks + 1
+            return True
+        while True:
+            handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(handle)
+                return False
+            except OSError:  # a file system without locks
+                pass
+            if os.fstat(handle).st_nlink:
+                _LOCK_FILES[target] = handle, 1
+                return True
+            os.close(handle)  # its holder has removed the file: lock a new one
 
 
 @contextmanager
@@ -178,16 +241,22 @@ def _rename_twice(folder: Path, target: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
+_UNWRITTEN = "cannot be written"
+
+
 def write_error(target: Path, error: Exception) -> OSError:
     """The error as one that names `target` and, for a full disk, the free bytes."""
     code = getattr(error, "errno", None)
     if code is None and (match := re.search(r"os error (\d+)", str(error))):  # from safetensors
         code = int(match[1])
-    reason = " ".join(str(error).split()) if code is None else os.strerror(code)
+    text = getattr(error, "strerror", None) or str(error)
+    if text.startswith(_UNWRITTEN):  # of a folder in this folder
+        return OSError(code, text, getattr(error, "filename", str(target)))
+    reason = " ".join(text.split()) if code in (None, errno.EIO) else os.strerror(code)
     if code == errno.ENOSPC:
         existing = next(folder for folder in target.parents if folder.exists())
         reason += f": {shutil.disk_usage(existing).free:,} bytes are free in {existing}"
-    return OSError(errno.EIO if code is None else code, f"cannot be written: {reason}", str(target))
+    return OSError(errno.EIO if code is None else code, f"{_UNWRITTEN}: {reason}", str(target))
 
 
 def flush(path: Path) -> None:

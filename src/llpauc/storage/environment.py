@@ -20,6 +20,7 @@ from typing import Any
 import tomli_w
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 _LIBRARIES = ("torch", "numpy", "numba", "scipy", "pyarrow", "safetensors")
 
 
@@ -56,7 +57,9 @@ def environment() -> dict[str, Any]:
     """Versions, processor, threads, time and command of this process."""
     import numba
     import torch
+    from threadpoolctl import threadpool_info
 
+    blas = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
     return {
         "llpauc": installed_version("llpauc"),
         "git_commit": git_commit(),
@@ -68,6 +71,8 @@ def environment() -> dict[str, Any]:
         "threads": {
             "torch": torch.get_num_threads(),
             "numba": getattr(numba.config, "NUMBA_NUM_THREADS", None),
+            "blas": max(blas, default=None),
+            **{name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ},
         },
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command(sys.argv),

@@ -18,15 +18,15 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
 from llpauc.errors import InputError, listing
-from llpauc.storage.atomic import flush, write_error
+from llpauc.storage.atomic import flush, replace_folder, temporary_folder, write_error
 from llpauc.storage.signing import SIGNATURE, is_signed, signature
 
 MANIFEST = "manifest.json"
@@ -49,6 +49,7 @@ class FolderKind:
             last one is written.
         required: files that every folder of this kind has.
         remedy: what to do about a damaged or missing folder, as the end of messages.
+        folders: subfolders, which have a manifest of their own, by name.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class FolderKind:
     formats: Mapping[int, bool]
     required: frozenset[str]
     remedy: str
+    folders: Mapping[str, FolderKind] = field(default_factory=dict)
 
 
 def write_manifest(folder: Path, kind: FolderKind, **entries: Any) -> dict[str, Any]:
@@ -63,6 +65,7 @@ def write_manifest(folder: Path, kind: FolderKind, **entries: Any) -> dict[str, 
     files = {
         path.name: {"sha256": file_checksum(path), "bytes": path.stat().st_size}
         for path in sorted(folder.iterdir())
+        if path.name not in kind.folders
     }
     manifest: dict[str, Any] = {"kind": kind.kind, "format": max(kind.formats), **entries}
     manifest["files"] = files
@@ -76,6 +79,25 @@ def write_manifest(folder: Path, kind: FolderKind, **entries: Any) -> dict[str, 
 
 def _as_text(manifest: Mapping[str, Any]) -> str:
     return json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+@contextmanager
+def written_folder(folder: str | os.PathLike[str], kind: FolderKind) -> Iterator[Path]:
+    """Yield an empty folder that gets a manifest and replaces `folder` at the end of the block.
+
+    Raises:
+        InputError: for a folder that holds anything else; see `check_replaceable`.
+        OSError: on a full disk or a read-only folder; an existing folder stays as it was.
+    """
+    target = Path(folder).resolve()  # a link is followed, its target is replaced
+    check_replaceable(target, kind)
+    try:
+        with temporary_folder(target) as work:
+            yield work
+            write_manifest(work, kind)
+            replace_folder(work, target)
+    except OSError as error:
+        raise write_error(target, error) from None
 
 
 def file_checksum(path: Path) -> str:
@@ -167,6 +189,14 @@ class VerifiedFolder:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=handle)
             raise write_error(self.path / MANIFEST, error) from None
+
+    def check_in_place(self) -> None:
+        """Refuse a folder that was replaced since it was opened; `read_folder` reads the new one.
+
+        For files that were opened by their path.
+        """
+        if _is_replaced(self.path, self._handle):
+            raise InputError(f"{self.path} was replaced while it was read; {self._kind.remedy}")
 
     def _open(self, name: str) -> BufferedReader:
         path, expected = self.path / name, self.files[name].get("bytes")
@@ -284,7 +314,10 @@ def check_replaceable(path: str | os.PathLike[str], kind: FolderKind) -> None:
         ) from None
     finally:
         os.close(handle)
-    if unlisted := names - {MANIFEST} - set(files if isinstance(files, dict) else ()):
+    for name, other in kind.folders.items():
+        check_replaceable(path / name, other)
+    known = {MANIFEST, *kind.folders, *(files if isinstance(files, dict) else ())}
+    if unlisted := names - known:
         raise InputError(
             f"{path} holds {listing(sorted(unlisted), 3)}, which its manifest does not list and"
             " which would be lost; move it away or choose another folder"

@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 
 from llpauc.errors import InputError
 from llpauc.storage import manifest
-from llpauc.storage.atomic import replace_folder, temporary_folder, write_error
+from llpauc.storage.atomic import write_error
 from llpauc.storage.manifest import MANIFEST, FolderKind, VerifiedFolder, read_folder
 
 _LARGE_FILES = frozenset({"tensors.safetensors", "users.parquet", "items.parquet"})
@@ -88,15 +88,11 @@ def save(run: SavedRun, folder: str | os.PathLike[str]) -> Path:
     Raises:
         OSError: on a full disk or a read-only folder; an existing run stays as it was.
     """
-    target = Path(folder).resolve()  # a link is followed, its target is replaced
-    check_replaceable(target)
     try:
-        with temporary_folder(target) as work:
+        with manifest.written_folder(folder, RUN_FOLDER) as work:
             _write_files(run, work)
-            manifest.write_manifest(work, RUN_FOLDER)
-            replace_folder(work, target)
-    except (OSError, SafetensorError) as error:
-        raise write_error(target, error) from None
+    except SafetensorError as error:
+        raise write_error(Path(folder).resolve(), error) from None
     return Path(folder)
 
 
