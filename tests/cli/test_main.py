@@ -12,6 +12,7 @@ import pty
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from llpauc.recommend import Recommender
 from llpauc.search.candidates import prepare
 from llpauc.training import SAMPLERS, Diverged, Epoch
 from llpauc.training.engine import CpuEngine
+from tests.datasets import mounted
 
 LLPAUC = Path(sys.executable).with_name("llpauc")
 ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
@@ -815,10 +817,19 @@ def outputs(events, trained, place):
         ["evaluate", events, "--lists", f"{place}/x.tsv"],
         ["recommend", trained, "--out", f"{place}/x.tsv"],
         ["demo", "--out", place],
+        ["data", "prepare", events, "--out", place],
+        ["update", trained, events, "--out", place],
+        ["report", trained, "--out", f"{place}/x.html"],
+        ["tune", events, "--out", place], ["auto", events, "--out", place],
+        ["simulate", "--rankings", "20", "--out", place],
+        ["leaderboard", "--data", "DATA", "--lists", place],
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("which", range(10))
+OUTPUTS = pytest.mark.parametrize("which", range(len(outputs("", "", ""))))
+
+
+@OUTPUTS
 def test_commands_check_the_output_path_before_the_work(
     run, work_folder, events, trained, monkeypatch, which
 ):
@@ -840,6 +851,40 @@ def test_commands_check_the_output_path_before_the_work(
     assert (result.code, result.out) == (2, "")
     assert "read-only for you" in result.error
     assert list(locked.iterdir()) == []
+
+
+@OUTPUTS
+def test_commands_refuse_an_output_inside_a_run(run, work_folder, events, trained, which):
+    """Its manifest does not list the new file, so that the run would be refused from then on."""
+    before = sorted(os.listdir(trained))
+    Path("link").symlink_to(trained)
+    for place in (trained, "link"):
+        result = run(*outputs(events, trained, f"{place}/new")[which])
+        assert (result.code, result.out) == (2, "")
+        assert f"cannot write into {trained}: its manifest.json lists all its files" in result.error
+        assert sorted(os.listdir(trained)) == before
+
+
+@OUTPUTS
+def test_commands_notice_a_full_disk_before_the_work(run, work_folder, events, trained, which):
+    with mounted(work_folder / "disk") as disk:
+        (disk / "data").write_bytes(bytes(shutil.disk_usage(disk).free))
+        result = run(*outputs(events, trained, f"{disk}/new")[which])
+        assert (result.code, result.out) == (2, "")
+        assert f"{disk}: No space left on device; choose another place" in result.error
+        assert "read as csv" not in result.err
+        assert os.listdir(disk) == ["data"]
+
+
+@pytest.mark.parametrize("kind", ["user", "item"])
+def test_train_warns_about_a_column_that_numbers_the_events(run, work_folder, events, kind):
+    header, *rows = events.read_text().splitlines()
+    numbered = [f"event_id,{header}", *(f"e{n},{row}" for n, row in enumerate(rows))]
+    Path("numbered.csv").write_text("\n".join(numbered))
+    words = ["train", "numbered.csv", "--dry-run"]
+    assert "cannot be learned" not in run(*words).err
+    message = run(*words, f"--{kind}", "event_id").err
+    assert f"lists cannot be learned from {kind}s with one event; is another column" in message
 
 
 def test_train_refuses_an_out_folder_with_other_files(run, work_folder, events):
@@ -873,6 +918,24 @@ def test_commands_refuse_an_output_that_is_their_input(run, events, words):
     assert result.code == 2
     assert "s/train.tsv is read from it; choose another place" in result.error
     assert {p.name: p.read_bytes() for p in Path("s").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        ("40k", ["report", "RUN", "--out", "disk/r.html"]),
+        ("12k", ["simulate", "--rankings", "20", "--out", "disk/s"]),
+        ("8k", ["tune", "E", "--trials", "1", "--epochs", "1", "--out", "disk/t"]),
+    ],
+)
+def test_commands_name_the_file_on_a_disk_that_becomes_full(
+    run, work_folder, events, trained, size, words
+):
+    with mounted(work_folder / "disk", size):
+        result = run(*({"RUN": trained, "E": events}.get(word, word) for word in words))
+    assert result.code == 1
+    assert f"{words[-1]}" in result.error
+    assert "cannot be written: No space left on device" in result.error
 
 
 def test_data_split_on_a_full_disk_leaves_no_partial_file(work_folder):

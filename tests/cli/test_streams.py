@@ -180,11 +180,33 @@ def test_progress_removes_control_characters_from_the_description(monkeypatch):
         assert bar.tasks[task].description == "reading ?[2J?31m?"
 
 
+@pytest.mark.parametrize(
+    "words", [["train", ""], ["train", "E", "--out", ""], ["recommend", ""], ["runs", ""]]
+)
+def test_main_refuses_an_empty_path(hostile, capsys, words):
+    """It would be the current folder."""
+    with pytest.raises(SystemExit, match="2"):
+        main([hostile if word == "E" else word for word in words])
+    assert " is empty; give a file or a folder" in capsys.readouterr().err
+
+
 def test_main_refuses_a_nul_character_in_a_path(hostile, capsys):
     Path("config.toml").write_text('out = "a\\u0000b"\n')
     with pytest.raises(SystemExit, match="2"):
         main(["train", hostile, "--config", "config.toml"])
     assert "out contains a NUL character" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["train", "E", "--out", "bad\udcff"], ["data", "split", "E", "\udcff"], ["train", "\udcff"]],
+)
+def test_main_refuses_a_path_that_is_not_utf8(hostile, capsys, words):
+    """As Python passes on the byte 0xff: Arrow and DuckDB cannot open such a path."""
+    with pytest.raises(SystemExit, match="2"):
+        main([hostile if word == "E" else word for word in words])
+    assert " is not UTF-8 text; choose another name" in capsys.readouterr().err
+    assert os.listdir() == [hostile]
 
 
 @pytest.mark.parametrize(

@@ -413,6 +413,13 @@ def test_open_prepared_matrix_supports_scipy_operations(folder):
 NAMES = ["train", "valid", "test", "histories", "offsets", "users", "items"]
 
 
+def test_is_prepared_does_not_wait_for_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "manifest.json")
+    program = f"from llpauc.data.prepared import is_prepared; print(is_prepared({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=60)
+    assert done.stdout == b"False\n"
+
+
 @pytest.mark.parametrize("name", [*(f"{n}.arrow" for n in NAMES), "manifest.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut off", "longer", "changed"])
 def test_open_prepared_names_a_damaged_file_in_one_line(folder, tmp_path, name, damage):

@@ -426,7 +426,7 @@ def test_recommend_on_a_full_disk_is_a_one_line_error(saved, name, tmp_path, cap
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 1
     assert len(stderr.splitlines()) == 1
-    assert "File too large" in stderr
+    assert f"{tmp_path / name}: cannot be written: File too large" in stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 import threading
@@ -26,10 +27,20 @@ from llpauc.serving.batching import MAX_BATCH, Batcher
 from llpauc.serving.limits import MAX_BODY_BYTES, MAX_ITEMS, MAX_K, MAX_USERS
 from llpauc.serving.loaded_run import ListRequest, current_run_id, rank_lists, similar_items
 from llpauc.serving.metrics import Metrics
-from llpauc.serving.server import listen, read_key
+from llpauc.serving.server import KEY_VARIABLE, listen
 from llpauc.storage import run_folder
+from llpauc.storage.signing import read_key
 from tests.datasets import taste_split
-from tests.server import KEY, check_refused, client_of, expected, pairs, replace_run, trained
+from tests.server import (
+    KEY,
+    TIMEOUT,
+    check_refused,
+    client_of,
+    expected,
+    pairs,
+    replace_run,
+    trained,
+)
 
 JSON = {"content-type": "application/json"}
 MODELS = ("mf", "fism", "popularity", "itemknn", "ease")
@@ -282,7 +293,7 @@ def test_request_limits_without_key_accept_only_loopback_hosts(client, host, sta
 
 def test_read_key_and_listen_refuse_unsafe_values(tmp_path, monkeypatch):
     monkeypatch.delenv("LLPAUC_API_KEY", raising=False)
-    assert read_key(None) is None
+    assert read_key(None, KEY_VARIABLE) is None
     for host in ("0.0.0.0", "::"):
         with pytest.raises(InputError, match="API key is required"):
             listen(host, 0, None)
@@ -290,19 +301,19 @@ def test_read_key_and_listen_refuse_unsafe_values(tmp_path, monkeypatch):
         listen("no such host.invalid", 0, None)
     monkeypatch.setenv("LLPAUC_API_KEY", "short")
     with pytest.raises(InputError, match="LLPAUC_API_KEY: the key has 5 characters"):
-        read_key(None)
+        read_key(None, KEY_VARIABLE)
     monkeypatch.setenv("LLPAUC_API_KEY", KEY)
-    assert read_key(None) == KEY
+    assert read_key(None, KEY_VARIABLE) == KEY
     file = tmp_path / "key"
     for text, message in ((b"", "has 0 char"), (b"k" * 9999, "has 1025"), (b"a b" * 9, "spaces"),
                        ("ø".encode() * 20, "ASCII")):  # fmt: skip
         file.write_bytes(text)
         with pytest.raises(InputError, match=message):
-            read_key(str(file))
+            read_key(str(file), KEY_VARIABLE)
     file.write_bytes(b"  " + b"f" * 30 + b"\n")
-    assert read_key(str(file)) == "f" * 30
+    assert read_key(str(file), KEY_VARIABLE) == "f" * 30
     with pytest.raises(InputError, match="cannot be read"):
-        read_key(str(tmp_path / "none"))
+        read_key(str(tmp_path / "none"), KEY_VARIABLE)
 
 
 # --- operation ----------------------------------------------------------------------------------
@@ -504,6 +515,44 @@ def test_reload_refuses_vectors_with_three_dimensions(runs, tmp_path):
             tensors = {**saved.tensors, name: saved.tensors[name][..., None]}
             run_folder.save(replace(saved, tensors=tensors), folder)
             check_refused(client.post("/reload"), 409, "two tables of the same width")
+        assert client.get("/users/u1").status_code == 200
+
+
+def test_reload_refuses_a_run_without_the_signature(runs, tmp_path):
+    folder, key = tmp_path / "run", "s" * 32
+    replace_run(runs["mf"], folder)
+    with pytest.raises(InputError, match="it is not signed; if you trust it, sign it"):
+        ServingState(folder, signing_key=key)
+    run_folder.sign(folder, key)
+    with client_of(folder, signing_key=key) as client:
+        first = client.get("/readyz").json()["run"]
+        replace_run(runs["other"], folder)
+        check_refused(client.post("/reload"), 409, "it is not signed")
+        run_folder.sign(folder, "t" * 32)
+        check_refused(client.post("/reload"), 409, "its signature does not match the key")
+        assert client.get("/readyz").json()["run"] == first
+        run_folder.sign(folder, key)
+        assert client.post("/reload").json()["run"] != first
+
+
+def make_large(path):
+    path.touch()
+    os.truncate(path, 3 << 30)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, make_large])
+def test_reload_refuses_a_manifest_that_is_a_pipe_or_too_large(runs, tmp_path, make):
+    folder = tmp_path / "run"
+    replace_run(runs["mf"], folder)
+    with client_of(folder) as client, ThreadPoolExecutor() as pool:
+        (folder / "manifest.json").unlink()
+        make(folder / "manifest.json")
+        answer = pool.submit(client.post, "/reload")
+        try:
+            check_refused(answer.result(TIMEOUT), 409, "manifest")
+        except TimeoutError:
+            os.close(os.open(folder / "manifest.json", os.O_RDWR))  # ends the waiting thread
+            raise
         assert client.get("/users/u1").status_code == 200
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import pickle
@@ -149,6 +150,88 @@ def saved(tmp_path_factory) -> Path:
 @pytest.fixture
 def run(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved / "plain", tmp_path / "run"))
+
+
+# --- signatures ----------------------------------------------------------------------------------
+
+SIGNING_KEY = "k" * 32
+
+
+def test_sign_keeps_the_run_and_load_accepts_only_its_key(run):
+    before = content(run)
+    for _ in range(2):  # a second signature replaces the first
+        run_folder.sign(run, SIGNING_KEY)
+        after = content(run)
+        assert {name for name in after if after[name] != before[name]} == {"manifest.json"}
+        assert SIGNING_KEY.encode() not in after["manifest.json"]
+        for key in (SIGNING_KEY, None):
+            assert same(run_folder.load(run, signing_key=key), make_run())
+        with pytest.raises(InputError, match="its signature does not match the key"):
+            run_folder.load(run, signing_key=SIGNING_KEY[:-1])
+
+
+def test_sign_is_the_hmac_of_the_manifest(run):
+    run_folder.sign(run, SIGNING_KEY)
+    manifest = read_manifest(run)
+    found = manifest.pop("signature")
+    del manifest["sha256"]
+    text = b"llpauc signature 1\n" + json.dumps(manifest, sort_keys=True).encode()
+    assert found == hmac.digest(SIGNING_KEY.encode(), text, "sha256").hex()
+
+
+@pytest.mark.parametrize("name", ALL_FILES)
+def test_load_with_a_key_refuses_a_forged_file_of_a_signed_run(name, run):
+    """Checksums alone accept it."""
+    run_folder.sign(run, SIGNING_KEY)
+    other = run_folder.save(make_run(1), run.with_name("other"))
+    if name != "manifest.json":
+        forge(run, **{name: (other / name).read_bytes()})
+    else:
+        manifest = read_manifest(run)
+        del manifest["signature"]
+        write_manifest(run, manifest)
+    run_folder.load(run)
+    with pytest.raises(InputError, match=r"it is not signed|its signature does not match"):
+        run_folder.load(run, signing_key=SIGNING_KEY)
+
+
+@pytest.mark.parametrize("value", [None, 3, [], "", "\ud800", "0" * 64])
+def test_load_with_a_key_refuses_a_signature_of_any_type(value, run):
+    write_manifest(run, {**read_manifest(run), "signature": value})
+    with pytest.raises(InputError, match="its signature does not match"):
+        run_folder.load(run, signing_key=SIGNING_KEY)
+
+
+def test_sign_refuses_a_damaged_run(run):
+    flip(run / "tensors.safetensors", 100, 0)
+    before = content(run)
+    with pytest.raises(InputError, match=r"tensors\.safetensors: its SHA-256"):
+        run_folder.sign(run, SIGNING_KEY)
+    assert content(run) == before
+
+
+def test_sign_runs_of_every_format(tmp_path):
+    for folder in STORED_RUNS:
+        copy = Path(shutil.copytree(folder / "run", tmp_path / folder.name))
+        run_folder.sign(copy, SIGNING_KEY)
+        run_folder.load(copy, signing_key=SIGNING_KEY)
+
+
+def test_sign_command_signs_and_verifies_without_printing_the_key(run, tmp_path, capsys):
+    (tmp_path / "key").write_text(SIGNING_KEY + "\n")
+    words = ["sign", str(run), "--key-file", str(tmp_path / "key")]
+    assert cli.main([*words, "--verify"]) == 2
+    assert cli.main(words) == 0
+    assert cli.main([*words, "--verify"]) == 0
+    (tmp_path / "key").write_text("other" * 9)
+    assert cli.main([*words, "--verify"]) == 2
+    assert cli.main(["sign", str(run)]) == 2
+    assert cli.main(["serve", str(run), "--key-file", str(tmp_path / "key")]) == 2
+    output = "".join(capsys.readouterr())
+    assert "give --key-file, or set LLPAUC_SIGNING_KEY" in output
+    assert "give --require-signature too" in output
+    assert SIGNING_KEY not in output
+    assert "other" * 9 not in output
 
 
 # --- round trips ---------------------------------------------------------------------------------
@@ -487,9 +570,9 @@ def test_load_refuses_hostile_tensors_at_once(name, run):
     assert "tensors.safetensors" in refusal(run)
 
 
-def parquet(table: pa.Table) -> bytes:
+def parquet(table: pa.Table, **options) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink, **options)
     return sink.getvalue().to_pybytes()
 
 
@@ -518,6 +601,30 @@ def test_load_refuses_forged_files_that_match_the_manifest(name, data, run):
     message = refusal(run)
     assert name in message
     assert "cannot be read" in message
+
+
+@pytest.mark.parametrize(
+    ("ids", "options"),
+    [
+        (["x" * 1000] * 10**6, {}),
+        ([f"{'x' * 1000}{n}" for n in range(10**5)], {"compression": "zstd"}),
+        (
+            [f"{'x' * 1000}{n}" for n in range(10**5)],
+            {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"},
+        ),
+        ([0] * 10**7, {}),
+    ],
+    ids=["dictionary", "zstd", "shared prefixes", "integers"],
+)
+def test_load_refuses_small_files_with_many_bytes_of_ids(ids, options, run):
+    """A file of 200 KB took 2.6 GB."""
+    data = parquet(pa.table({"id": ids}), **options)
+    assert len(data) < 600_000
+    forge(run, **{"users.parquet": data})
+    before = pa.default_memory_pool().bytes_allocated()
+    peak = pa.default_memory_pool().max_memory()
+    assert "users.parquet: cannot be read" in refusal(run)
+    assert pa.default_memory_pool().max_memory() - max(peak, before) < 50_000_000
 
 
 BAD_NAMES = (
@@ -707,6 +814,12 @@ def test_save_refuses_a_folder_with_other_files(files, tmp_path):
         run_folder.save(make_run(), target)
     assert content(target) == files
     assert os.listdir(tmp_path) == ["precious"]
+
+
+def test_save_refuses_a_folder_name_that_is_not_utf8(tmp_path):
+    with pytest.raises(InputError, match="is not UTF-8; choose another name"):
+        run_folder.save(make_run(), tmp_path / "bad\udcff")
+    assert os.listdir(tmp_path) == []
 
 
 def test_save_refuses_a_file(tmp_path):

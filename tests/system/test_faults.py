@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from llpauc.cli import main
+from llpauc.cli import main, system
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
 from llpauc.losses import make_loss
@@ -179,15 +179,21 @@ def last_line(capfd) -> str:
     return str(stderr.splitlines()[-1])
 
 
-def test_train_on_a_full_disk_keeps_the_existing_run(tmp_path, capfd):
+def test_train_on_a_full_disk_keeps_the_existing_run(tmp_path, capfd, monkeypatch):
     events = write_events(tmp_path / "events.csv", users=400, items=150)
     with mounted(tmp_path / "disk") as disk:
         Recommender(model="popularity").fit(random_split(1).train).save(disk / "run")
         before = (disk / "run" / "manifest.json").read_bytes()
-        assert main(["train", str(events), "--out", str(disk / "run"), *LARGE]) == 1
-        line = last_line(capfd)
+        for shown, code in ((0, 2), (10**9, 1)):  # noticed before the training, or at its end
+            if shown:
+                usage = shutil.disk_usage(disk)._replace(free=shown)
+                monkeypatch.setattr(system.shutil, "disk_usage", lambda path, usage=usage: usage)
+            assert main(["train", str(events), "--out", str(disk / "run"), *LARGE]) == code
+            output = capfd.readouterr().err
+            line = output.splitlines()[-1]
+            assert f"bytes are free in {disk}" in line
+            assert ("epoch" in output) == (code == 1)
         assert f"{disk / 'run'}: cannot be written: No space left on device: " in line
-        assert f"bytes are free in {disk}" in line
         assert (disk / "run" / "manifest.json").read_bytes() == before
         Recommender.load(disk / "run")
         assert os.listdir(disk) == ["run"]
@@ -343,6 +349,18 @@ def test_train_with_a_jumping_clock_gives_the_same_bits(tmp_path):
     assert process.returncode == 0, process.stderr
     assert fingerprint(tmp_path / "run") == fingerprint(tmp_path / "whole")
     assert sorted(os.listdir(tmp_path)) == ["events.csv", "run", "whole"]
+
+
+@pytest.mark.slow
+def test_tune_with_a_jumping_clock_runs_every_trial(tmp_path):
+    events, out = write_events(tmp_path / "events.csv"), tmp_path / "tuned"
+    words = ["tune", str(events), "--trials", "2", "--budget", "10m", "--epochs", "1", "--json"]
+    process = subprocess.run(
+        [sys.executable, "-c", JUMPING, *words, "--out", str(out)],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert len(json.loads(process.stdout)["trials"]) == 2
 
 
 def test_runs_lists_runs_of_any_date(tmp_path, capfd):

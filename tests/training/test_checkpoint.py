@@ -446,6 +446,37 @@ def test_fit_refuses_a_checkpoint_of_other_shapes(existing):
         SHORT.train(CheckpointSettings(existing, if_exists="resume"))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, -5) for name in ("epoch", "step", "batches", "examples", "waited")),
+        ("step", 10**30),
+        ("batches", 10**9),
+        ("epoch", "x"),
+        ("waited", None),
+        ("loss", "x"),
+        ("epochs", "x"),
+        ("optimizer/users.count", -5),
+        ("optimizer/items.done", -5),
+    ],
+)
+def test_fit_refuses_a_checkpoint_with_an_impossible_position(existing, name, value):
+    """In a checkpoint whose manifest is right."""
+    from llpauc.storage import run_folder
+
+    last = newest(existing)
+    held = run_folder.load(last)
+    if name in held.tensors:
+        tensors = {**held.tensors, name: np.full_like(held.tensors[name], value)}
+        held = dataclasses.replace(held, tensors=tensors)
+    else:
+        progress = {**held.meta["progress"], name: value}
+        held = dataclasses.replace(held, meta={**held.meta, "progress": progress})
+    run_folder.save(held, last)
+    with pytest.raises(InputError, match="does not fit this training: "):
+        SHORT.train(CheckpointSettings(existing, if_exists="resume"))
+
+
 # --- failures -------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,9 @@ HoldOutRule = Literal["auto", "temporal", "temporal_per_user", "random_per_user"
 SplitRule = Literal[HoldOutRule, "leave_k_out"]
 FileFormat = Literal["tsv", "csv", "parquet", "inter"]
 
+_UNIQUE_FRACTION = 0.9  # more ids per event than this: the column numbers the events
+_MIN_EVENTS = 50  # fewer events can have different users and items by chance
+
 
 @dataclass(frozen=True)
 class TableOptions:
@@ -118,6 +121,12 @@ class TableOptions:
                 raise InputError(
                     f"{path}: there is only one {kind}, {next(iter(ids))!r}, and nothing to rank;"
                     f" is another column the {kind}? (--{kind} NAME)"
+                )
+            if len(ids) > _UNIQUE_FRACTION * len(events) and len(events) >= _MIN_EVENTS:
+                log.warning(
+                    f"{path}: {len(ids):,} different {kind}s in {len(events):,} events, such as"
+                    f" {next(iter(ids))!r}: lists cannot be learned from {kind}s with one event; is"
+                    f" another column the {kind}? (--{kind} NAME)"
                 )
         if check_ids and isinstance(data, Split):
             for text in check_parts(data):

@@ -41,7 +41,7 @@ def demo(out: str = "demo", json: bool = False) -> None:
     from llpauc.recommend import Recommender
     from llpauc.storage import figure_files
 
-    check_folder(out)
+    check_folder(out, replaced=False)
     data, folder = demo_data(), Path(out)
     split, films, titles, run = data.split, folder / "films", folder / "titles.csv", folder / "run"
     write_split(split, films, format="csv")

@@ -106,8 +106,15 @@ class Parser(argparse.ArgumentParser):
             for name, text in given.items():
                 values[name] = _parse(self.options[name], text)
             for name, value in values.items():
-                if isinstance(value, (str, list)) and "\0" in "".join(map(str, value)):
+                if value in ("", [""]) and (
+                    name == "out" or self.options[name].default is REQUIRED
+                ):
+                    raise InputError(f"{name} is empty; give a file or a folder (. for this one)")
+                text = "".join(map(str, value)) if isinstance(value, (str, list)) else ""
+                if "\0" in text:
                     raise InputError(f"{name} contains a NUL character; remove it")
+                if any("\ud800" <= c <= "\udfff" for c in text):  # how Python marks such bytes
+                    raise InputError(f"{name} is not UTF-8 text; choose another name")
             missing = [
                 name
                 for name, option in self.options.items()

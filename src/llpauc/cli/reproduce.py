@@ -88,7 +88,7 @@ def leaderboard(
     command = "llpauc leaderboard" + ("" if only is None else f" --only {only}")
     command += "" if methods is None else f" --methods {methods}"
     if lists is not None:
-        check_folder(lists)
+        check_folder(lists, replaced=False)
     target = partial(
         make,
         names=names,
@@ -116,7 +116,7 @@ def _run(targets: Mapping[str, Target], command: str, options: StudyOptions) -> 
     except ValueError:
         message = f"--seeds needs whole numbers, got {options.seeds!r}; try 100,200,300"
         raise InputError(message) from None
-    check_folder(options.out)
+    check_folder(options.out, replaced=False)
     words = [command, "--data DATA"]  # the reports do not name folders of this machine
     words += ["--quick"] if options.quick else []
     words += ["--seeds", options.seeds] if options.seeds != StudyOptions.seeds else []

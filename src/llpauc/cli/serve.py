@@ -23,6 +23,8 @@ def serve(
     host: str = "127.0.0.1",
     port: Port = 8000,
     api_key_file: str | None = None,
+    require_signature: bool = False,
+    key_file: str | None = None,
     items: str | None = None,
     tuning: str | None = None,
     json: bool = False,
@@ -38,12 +40,20 @@ def serve(
         host: address to listen on; every address but a loopback address requires an API key
         port: port to listen on; 0 chooses a free one
         api_key_file: file with the key that clients send as X-API-Key (else LLPAUC_API_KEY)
+        require_signature: refuse a run that is not signed (llpauc sign), also on a reload
+        key_file: file with the key of the signature (else LLPAUC_SIGNING_KEY)
         items: CSV or TSV file with the columns item and title, for the page
         tuning: folder written by llpauc tune, for the page
         json: print the messages as JSON, one per line
     """
+    from llpauc.errors import InputError
+    from llpauc.storage.signing import read_signing_key
+
+    if key_file is not None and not require_signature:
+        raise InputError("--key-file is the key of a signature; give --require-signature too")
     with _signals_while_loading():
-        _serve(run, host, port, api_key_file, items, tuning, json)
+        signing_key = read_signing_key(key_file) if require_signature else None
+        _serve(run, host, port, api_key_file, signing_key, items, tuning, json)
 
 
 def _serve(
@@ -51,6 +61,7 @@ def _serve(
     host: str,
     port: int,
     api_key_file: str | None,
+    signing_key: str | None,
     items: str | None,
     tuning: str | None,
     json: bool,
@@ -72,7 +83,7 @@ def _serve(
     check_run_fits_memory(run)
     if json:
         logging.getLogger("llpauc").handlers = [_JSONHandler()]
-    serve_run(run, host, port, api_key_file, titles, trials)
+    serve_run(run, host, port, api_key_file, titles, trials, signing_key)
 
 
 @contextmanager

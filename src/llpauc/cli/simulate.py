@@ -68,7 +68,7 @@ def simulate(
         seed,
     )
     if out is not None:
-        check_folder(out)
+        check_folder(out, replaced=False)
     with progress("loading the kernels (compiled at the first call)"):
         loading = simulation.warm_up()
     with progress("simulating"):

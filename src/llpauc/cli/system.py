@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -11,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from llpauc.errors import InputError
 from llpauc.storage.environment import THREAD_VARIABLES, cores, installed_version
+from llpauc.storage.manifest import check_no_manifest
 
 if TYPE_CHECKING:
     from llpauc.recommend.fitted import Fitted
 
 CHECKPOINT = ".checkpoint"  # RUN.checkpoint is the folder of the checkpoints of RUN
+_PROBE_BYTES = 4096  # written before the work, to notice a full disk or a quota
 _LIBRARY_BYTES = 1300 << 20  # address space of torch, Numba, Arrow and DuckDB
 _LOAD_FACTOR = 2.5  # bytes of memory per byte of a run: file, arrays, copy in the order of BLAS
 _PACKAGES = ("torch", "numpy", "numba", "scipy", "pyarrow", "duckdb")
@@ -28,13 +32,22 @@ def check_file(path: str | None, *inputs: str) -> None:
     _check_inputs(path, inputs)
     if Path(path).is_dir():
         raise InputError(f"cannot write {path}: it is a folder; choose another name")
+    check_no_manifest(Path(path))
     _check_writable(path, Path(path).absolute().parent)
 
 
-def check_folder(path: str, *inputs: str) -> None:
-    """Refuse a folder that cannot be created or written to, or that holds an input."""
+def check_folder(path: str, *inputs: str, replaced: bool = True) -> None:
+    """Refuse a folder that cannot be written to, that holds an input, or that would break a run.
+
+    Args:
+        path: the folder.
+        inputs: files and folders that are read.
+        replaced: as a whole, so that it may be a run itself; else files are written into it.
+    """
     _check_inputs(path, inputs)
-    _check_writable(path, Path(path).absolute())
+    folder = Path(path).absolute()
+    check_no_manifest(folder.resolve().parent if replaced else folder)
+    _check_writable(path, folder)
 
 
 def _check_inputs(path: str, inputs: Sequence[str]) -> None:
@@ -49,14 +62,36 @@ def make_folder_of(path: str) -> None:
     Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
 
 
+def check_free_space(path: str, needed: int) -> None:
+    """Refuse a folder on a disk with fewer free bytes than the result takes at least."""
+    existing = _existing(Path(path).absolute())
+    disk = shutil.disk_usage(existing)
+    if disk.total and disk.free < needed:  # a file system that does not count has a total of 0
+        raise InputError(
+            f"cannot write {path}: it takes {needed:,} bytes or more, {disk.free:,} bytes are free"
+            f" in {existing}; choose another place"
+        )
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in (folder, *folder.parents) if place.exists())
+
+
 def _check_writable(path: str, folder: Path) -> None:
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    existing = _existing(folder)
     if not existing.is_dir():
         raise InputError(f"cannot write {path}: {existing} is no folder; choose another place")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(
             f"cannot write {path}: {existing} is read-only for you; choose another place"
         )
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(bytes(_PROBE_BYTES))
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {existing}: {error.strerror}; choose another place"
+        ) from None
 
 
 def check_numba_variables() -> None:

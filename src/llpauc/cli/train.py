@@ -23,7 +23,7 @@ from llpauc.cli.console import (
     time_span,
 )
 from llpauc.cli.data_options import HeldOut, HoldOutRule, Seed, TableOptions
-from llpauc.cli.system import check_folder
+from llpauc.cli.system import check_folder, check_free_space
 from llpauc.cli.training_options import CheckpointOptions, ModelOptions, RecipeName
 
 if TYPE_CHECKING:
@@ -101,12 +101,14 @@ def train(
         checkpoint = checkpoints.settings(out)
         check_trackers(trackers, run_folder=out)
         if tensorboard is not None:
-            check_folder(tensorboard)
+            check_folder(tensorboard, replaced=False)
         if processes.is_first and not dry_run:
             lock.enter_context(writer_lock(out))
         # Read the data, on which the settings of a recipe depend
         split = table.load_split(path)
         recommender = recommender.for_data(without_empty_valid(split))
+        width = getattr(recommender.plan().model_options, "dimensions", 0)
+        check_free_space(out, 4 * (len(split.train) + width * (split.n_users + split.n_items)))
         record = table.record(split)
         return _Job(path, out, recommender, split, names, trackers, checkpoint, record)
 

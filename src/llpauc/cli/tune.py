@@ -93,7 +93,7 @@ def tune(
     from llpauc.search.study import check_installed, check_storage
     from llpauc.search.trials import parse_budget
     from llpauc.search.tuning_report import config_of, write_tuning
-    from llpauc.storage.atomic import writer_lock
+    from llpauc.storage.atomic import named_errors, writer_lock
 
     # Check every option before the data are read.
     check_installed()
@@ -103,7 +103,7 @@ def tune(
     losses, model_names = _words(loss), _words(models or "mf")
     check_names(losses, model_names)
     metric = parse_metric(metric).name
-    check_folder(out, path, *([] if space is None else [space]))
+    check_folder(out, path, *([] if space is None else [space]), replaced=False)
     if storage is not None:
         check_storage(storage)
 
@@ -133,7 +133,7 @@ def tune(
     )
 
     # Search, and write the results.
-    with search_progress() as progress:
+    with search_progress() as progress, named_errors(Path(out)):
         result = search.tune(split, tuning, progress)
     config, best = None, result.best
     if best is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llpauc.cli.console import facts_table, log, print_json, print_result
 from llpauc.cli.data_options import Seed, TableOptions
-from llpauc.cli.system import check_folder
+from llpauc.cli.system import check_folder, check_free_space
 from llpauc.cli.train import (
     exit_if_interrupted,
     incomplete_folder,
@@ -58,6 +58,7 @@ def update(
     # From the first read to the save: an update in between would be lost
     with writer_lock(target):
         saved = run_folder.load(run)
+        check_free_space(target, sum(array.nbytes for array in saved.tensors.values()))
         recommender = Recommender.from_run(saved, run)
         table = table.or_else(saved.meta.get("reading"))
         split = table.load_split(events, min_ids=1)

@@ -29,7 +29,7 @@ from scipy import sparse
 from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
-from llpauc.storage.manifest import MANIFEST, FolderKind, VerifiedFolder, read_folder
+from llpauc.storage.manifest import FolderKind, VerifiedFolder, manifest_bytes, read_folder
 
 _REMEDY = "prepare the data again (llpauc data prepare)"
 PREPARED_DATA = FolderKind(
@@ -49,8 +49,7 @@ def is_prepared(path: str | os.PathLike[str]) -> bool:
     if (folder / "train.arrow").is_file():
         return True
     try:
-        with (folder / MANIFEST).open("rb") as file:
-            return PREPARED_DATA.kind.encode() in file.read(1 << 20)
+        return PREPARED_DATA.kind.encode() in manifest_bytes(folder)
     except OSError:
         return False
 

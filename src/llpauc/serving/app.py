@@ -47,7 +47,8 @@ _NOT_STORED = {"cache-control": "no-store", **_SAFE}
 class ServingState:
     """The current run, and the folder from which it is loaded and reloaded.
 
-    `titles` (item id -> title) and `tuning` (from `read_tuning`) are for the page.
+    `titles` (item id -> title) and `tuning` (from `read_tuning`) are for the page. Runs must be
+    signed with the `signing_key`, if it is given.
     """
 
     def __init__(
@@ -55,9 +56,11 @@ class ServingState:
         folder: Path,
         titles: Mapping[str, str] | None = None,
         tuning: dict[str, Any] | None = None,
+        signing_key: str | None = None,
     ) -> None:
         self.folder, self.titles, self.tuning = folder, titles or {}, tuning
-        self.run = load_run(folder)
+        self._signing_key = signing_key
+        self.run = load_run(folder, signing_key)
         self.metrics = Metrics()
         self.batcher: Batcher
         self._reloading = asyncio.Lock()
@@ -81,7 +84,7 @@ class ServingState:
                 self.metrics.reloads.labels("unchanged").inc()
                 return self.run, False
             try:
-                run = await asyncio.to_thread(load_run, self.folder)
+                run = await asyncio.to_thread(load_run, self.folder, self._signing_key)
             except InputError as error:
                 self.metrics.reloads.labels("refused").inc()
                 message = str(error).replace(f"{self.folder}/", "")

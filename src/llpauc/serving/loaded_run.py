@@ -22,7 +22,7 @@ from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
 from llpauc.report.page_data import run_summary
 from llpauc.storage import run_folder
-from llpauc.storage.manifest import MANIFEST
+from llpauc.storage.manifest import manifest_bytes
 
 ItemIndices = npt.NDArray[np.int64]
 Entry = tuple[Any, float]  # an item id and its score
@@ -99,22 +99,22 @@ class ListRequest:
 def current_run_id(folder: Path) -> str | None:
     """The id of the run in `folder`; None if there is none."""
     try:
-        manifest = (folder / MANIFEST).read_bytes()
+        return hashlib.sha256(manifest_bytes(folder)).hexdigest()[:16]
     except OSError:
         return None
-    return hashlib.sha256(manifest).hexdigest()[:16]
 
 
-def load_run(folder: Path) -> LoadedRun:
+def load_run(folder: Path, signing_key: str | None = None) -> LoadedRun:
     """Load the run in `folder` and rank once, so that the first request is not slow.
 
     Raises:
-        InputError: the folder contains no run, or a damaged one, or values that are not finite.
+        InputError: the folder contains no run, or a damaged one, or values that are not finite, or
+            it is not signed with the key.
     """
     for _ in range(_ATTEMPTS):
         run_id, problem = current_run_id(folder), None
         try:
-            saved = run_folder.load(folder)
+            saved = run_folder.load(folder, signing_key=signing_key)
             recommender = Recommender.from_run(saved, folder)
         except InputError as error:
             problem = error

@@ -6,7 +6,6 @@ import asyncio
 import ipaddress
 import logging
 import math
-import os
 import signal
 import socket
 import time
@@ -20,10 +19,9 @@ from llpauc.errors import InputError
 from llpauc.serving.app import ServingState, make_app
 from llpauc.serving.connections import Connection, max_connections
 from llpauc.serving.loaded_run import current_run_id
+from llpauc.storage.signing import read_key
 
 KEY_VARIABLE = "LLPAUC_API_KEY"
-_MIN_KEY_BYTES = 16
-_MAX_KEY_BYTES = 1024
 _REPEAT_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 10  # for the requests in progress when the server is stopped
 
@@ -56,40 +54,17 @@ def serve_run(
     key_file: str | None,
     titles: Mapping[str, str],
     tuning: dict[str, Any] | None,
+    signing_key: str | None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; SIGHUP reloads the run folder.
 
     The port is opened before the run is loaded, so that a port in use is reported at once. For
-    titles and tuning, see `ServingState`.
+    titles, tuning and signing_key, see `ServingState`.
     """
-    key = read_key(key_file)
+    key = read_key(key_file, KEY_VARIABLE)
     with listen(host, port, key) as listener:
-        asyncio.run(_serve(ServingState(Path(folder), titles, tuning), key, listener))
-
-
-def read_key(key_file: str | None) -> str | None:
-    """The API key from the file, else from the environment; None if there is none."""
-    if key_file is None:
-        key, source = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
-        if key is None:
-            return None
-    else:
-        source = key_file
-        try:
-            with open(key_file, "rb") as file:
-                key = file.read(_MAX_KEY_BYTES + 1).decode("ascii").strip()
-        except OSError as error:
-            raise InputError(f"{key_file}: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise InputError(f"{key_file}: the key must be ASCII text") from None
-    if not _MIN_KEY_BYTES <= len(key) <= _MAX_KEY_BYTES:
-        raise InputError(
-            f"{source}: the key has {len(key)} characters; it must have {_MIN_KEY_BYTES} to"
-            f" {_MAX_KEY_BYTES}"
-        )
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise InputError(f"{source}: the key must be printable ASCII without spaces")
-    return key
+        state = ServingState(Path(folder), titles, tuning, signing_key)
+        asyncio.run(_serve(state, key, listener))
 
 
 def listen(host: str, port: int, key: str | None) -> socket.socket:

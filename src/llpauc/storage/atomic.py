@@ -46,7 +46,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise InputError(f"cannot write {path}: it is a folder; choose another name")
     temporary = path.parent / f".{secrets.token_hex(6)}.{path.name}"
     try:
-        yield temporary
+        with named_errors(path):
+            yield temporary
         flush(temporary)
         os.replace(temporary, path)
     finally:
@@ -126,6 +127,17 @@ def _acquire(target: Path, path: Path) -> bool:
                 _LOCK_FILES[target] = handle, 1
                 return True
             os.close(handle)  # its holder has removed the file: lock a new one
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Name `path` in the errors of writes to open files, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise write_error(path, error) from None
+        raise
 
 
 @contextmanager

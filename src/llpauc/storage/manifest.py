@@ -16,9 +16,10 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import Any, TypeVar
 
 from llpauc.errors import InputError, listing
 from llpauc.storage.atomic import flush, replace_folder, temporary_folder, write_error
+from llpauc.storage.signing import SIGNATURE, is_signed, signature
 
 MANIFEST = "manifest.json"
 _CHECKSUM = "sha256"  # the manifest's entry about itself
@@ -68,12 +70,15 @@ def write_manifest(folder: Path, kind: FolderKind, **entries: Any) -> dict[str, 
     manifest: dict[str, Any] = {"kind": kind.kind, "format": max(kind.formats), **entries}
     manifest["files"] = files
     manifest[_CHECKSUM] = _manifest_checksum(manifest)
-    text = json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True)
-    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(_as_text(manifest), encoding="utf-8")
     for path in folder.iterdir():
         flush(path)
     flush(folder)
     return manifest
+
+
+def _as_text(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 @contextmanager
@@ -113,15 +118,22 @@ class VerifiedFolder:
         path: of the folder, for messages.
         handle: its file descriptor.
         kind: what it must be.
+        signing_key: the key that it must be signed with; None for any folder.
 
     Attributes:
         manifest: all entries of the manifest.
         files: size and checksum by file name.
     """
 
-    def __init__(self, path: Path, handle: int, kind: FolderKind) -> None:
+    def __init__(
+        self, path: Path, handle: int, kind: FolderKind, signing_key: str | None = None
+    ) -> None:
         self.path, self._handle, self._kind = path, handle, kind
         self.manifest = _read_manifest(path, handle, kind)
+        if signing_key is not None and not is_signed(self.manifest, signing_key):
+            signed = SIGNATURE in self.manifest
+            problem = "its signature does not match the key" if signed else "it is not signed"
+            raise InputError(f"{path}: {problem}; if you trust it, sign it (llpauc sign)")
         self.files: dict[str, dict[str, Any]] = self.manifest["files"]
         for name in self.files:
             check_plain_name(name)
@@ -153,6 +165,30 @@ class VerifiedFolder:
         with self._open(name) as file:
             if checksum:
                 self._check(name, hashlib.file_digest(file, "sha256").hexdigest())
+
+    def sign(self, key: str) -> None:
+        """Verify every file and add the signature to the manifest, in place of an earlier one."""
+        for name in self.files:
+            self.verify(name)
+        manifest = {**self.manifest, SIGNATURE: signature(self.manifest, key)}
+        if _CHECKSUM in manifest:
+            manifest[_CHECKSUM] = _manifest_checksum(manifest)
+        # In the folder that was verified, even if another has taken its name
+        temporary, handle = f".{secrets.token_hex(6)}.{MANIFEST}", self._handle
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            with os.fdopen(
+                os.open(temporary, flags, 0o666, dir_fd=handle), "w", encoding="utf-8"
+            ) as file:
+                file.write(_as_text(manifest))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, MANIFEST, src_dir_fd=handle, dst_dir_fd=handle)
+            os.fsync(handle)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=handle)
+            raise write_error(self.path / MANIFEST, error) from None
 
     def check_in_place(self) -> None:
         """Refuse a folder that was replaced since it was opened; `read_folder` reads the new one.
@@ -188,9 +224,12 @@ class VerifiedFolder:
 
 
 def read_folder(
-    path: str | os.PathLike[str], kind: FolderKind, read: Callable[[VerifiedFolder], T]
+    path: str | os.PathLike[str],
+    kind: FolderKind,
+    read: Callable[[VerifiedFolder], T],
+    signing_key: str | None = None,
 ) -> T:
-    """Open a folder, verify its manifest and return `read(folder)`.
+    """Open a folder, verify its manifest and return `read(folder)`; see `VerifiedFolder`.
 
     A folder that is replaced while it is read is read again.
 
@@ -210,7 +249,7 @@ def read_folder(
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from None
         try:
-            return read(VerifiedFolder(path, handle, kind))
+            return read(VerifiedFolder(path, handle, kind, signing_key))
         except InputError:
             if attempt == _MAX_ATTEMPTS - 1 or not _is_replaced(path, handle):
                 raise
@@ -226,9 +265,39 @@ def _is_replaced(path: Path, handle: int) -> bool:
         return False
 
 
+def manifest_bytes(folder: Path) -> bytes:
+    """The manifest of a folder, or the beginning of one that is too large.
+
+    Raises:
+        OSError: there is none, or it is a link or a pipe.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with _open_plain(MANIFEST, handle) as file:
+            return file.read(_MAX_MANIFEST_BYTES + 1)
+    finally:
+        os.close(handle)
+
+
+def check_no_manifest(path: Path) -> None:
+    """Refuse a path that is, or is inside, a folder with a manifest: loading that would fail."""
+    path = path.resolve()
+    for folder in (path, *path.parents):
+        with suppress(OSError):
+            if b'"kind": "llpauc ' in manifest_bytes(folder):
+                raise InputError(
+                    f"cannot write into {folder}: its {MANIFEST} lists all its files; choose"
+                    " another place"
+                )
+
+
 def check_replaceable(path: str | os.PathLike[str], kind: FolderKind) -> None:
     """Refuse a folder that holds anything but files listed by a manifest of this kind."""
     path = Path(path)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{str(path)!r} is not UTF-8; choose another name") from None
     if not path.exists():
         return
     if not path.is_dir():

@@ -42,6 +42,8 @@ RUN_FOLDER = FolderKind(
 )
 
 _ID_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)
+_ID_CODECS = {"SNAPPY", "UNCOMPRESSED"}
+_MAX_ID_RATIO = 21  # ids per byte of their file: Snappy compresses no better
 
 T = TypeVar("T")
 
@@ -118,9 +120,15 @@ def _as_json(value: Any) -> Any:
     raise InputError(f"a run cannot store {value!r}; give text, numbers, lists or dicts")
 
 
-def load(folder: str | os.PathLike[str]) -> SavedRun:
-    """Read a run folder after checking every file against the manifest."""
-    return read_folder(folder, RUN_FOLDER, _load)
+def load(folder: str | os.PathLike[str], *, signing_key: str | None = None) -> SavedRun:
+    """Read a run folder after checking every file against the manifest, and the manifest against
+    the signature if a key is given."""
+    return read_folder(folder, RUN_FOLDER, _load, signing_key)
+
+
+def sign(folder: str | os.PathLike[str], key: str) -> None:
+    """Add a signature to a run folder after checking every file; see `storage.signing`."""
+    read_folder(folder, RUN_FOLDER, lambda verified: verified.sign(key))
 
 
 def _load(folder: VerifiedFolder) -> SavedRun:
@@ -189,9 +197,26 @@ def _parse_object(data: bytes) -> dict[str, Any]:
 
 
 def _parse_ids(data: bytes) -> pa.Array:
-    ids = pq.read_table(pa.BufferReader(data))["id"].combine_chunks()
-    if not any(is_type(ids.type) for is_type in _ID_TYPES):
-        raise ValueError(f"ids must be text or integers, not {ids.type}")
+    """Unique ids, in memory that the size of the file bounds: repeated values would need more."""
+    id_type = pq.read_schema(pa.BufferReader(data)).field("id").type
+    if not any(is_type(id_type) for is_type in _ID_TYPES):
+        raise ValueError(f"ids must be text or integers, not {id_type}")
+    # Texts as references to a dictionary; Arrow then refuses the encodings that share prefixes.
+    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=["id"])
+    groups = [file.metadata.row_group(n) for n in range(file.num_row_groups)]
+    columns = [group.column(n) for group in groups for n in range(group.num_columns)]
+    if (
+        {column.compression for column in columns} - _ID_CODECS
+        or sum(column.total_compressed_size for column in columns) > len(data)
+        or sum(group.num_rows for group in groups) > _MAX_ID_RATIO * len(data)
+    ):
+        raise ValueError("it is compressed in a way that this program does not write")
+    ids = file.read(["id"])["id"]
+    if pa.types.is_dictionary(ids.type):
+        for chunk in ids.chunks:
+            if len(chunk.indices.unique()) < len(chunk):
+                raise ValueError("an id occurs more than once")
+    ids = ids.cast(id_type).combine_chunks()
     if ids.null_count:
         raise ValueError("an id is missing (null)")
     return ids

@@ -294,8 +294,9 @@ class _Run:
             saved = tensors.get("loss", {})  # a loss without variables has no arrays
             self.loss.load_state_dict({name: torch.from_numpy(a) for name, a in saved.items()})
             self.engine.load_state(dict(tensors["optimizer"]))
-            self.progress = Progress.from_json(checkpoint.meta["progress"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            per_epoch = -(-len(self.split.train) // self.options.batch_size)
+            self.progress = Progress.from_json(checkpoint.meta["progress"], per_epoch)
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"the checkpoint does not fit this training: {reason}") from None
 

@@ -108,9 +108,20 @@ class Progress:
     waited: int = 0
 
     @staticmethod
-    def from_json(saved: Mapping[str, Any]) -> Progress:
-        """From the JSON of `dataclasses.asdict`."""
-        return Progress(**{**saved, "epochs": [Epoch.from_json(e) for e in saved["epochs"]]})
+    def from_json(saved: Mapping[str, Any], batches_per_epoch: int) -> Progress:
+        """From the JSON of `dataclasses.asdict`; values that no training has raise ValueError."""
+        at = Progress(**{**saved, "epochs": [Epoch.from_json(e) for e in saved["epochs"]]})
+        counts = (at.epoch, at.step, at.batches, at.examples, at.best_epoch, at.waited)
+        sums = (at.loss, at.seconds, at.best_value or 0.0)
+        if (
+            any(type(count) is not int or count < 0 for count in counts)
+            or any(type(value) not in (int, float) for value in sums)
+            or not at.best_epoch < at.epoch == len(at.epochs) + 1
+            or at.batches > batches_per_epoch
+            or at.step != (at.epoch - 1) * batches_per_epoch + at.batches
+        ):
+            raise ValueError("its position is not one of this training")
+        return at
 
     def finish_epoch(self, epoch: Epoch) -> None:
         """Add a finished epoch and start the next one."""

@@ -160,6 +160,8 @@ class AdamTable:
         for name in ("mean", "square", "done"):
             fill(getattr(self, name), state[name])
         self.count = int(state["count"])
+        if (self.done < 0).any() or (self.done > self.count).any():
+            raise ValueError("the steps of its rows are not those of a training")
         self._refresh(self._all)
 
 
