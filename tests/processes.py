@@ -245,7 +245,11 @@ def not_answering(out: Path) -> None:
 def missing_file(folder: Path) -> None:
     """Process 1 runs in a folder without the file."""
     os.chdir(folder if os.environ["RANK"] == "0" else folder.parent)
-    sys.exit(main(["train", "events.csv", "--out", str(folder / "run"), "--epochs", "1"]))
+    sys.exit(
+        main(
+            ["train", "--recipe=none", "events.csv", "--out", str(folder / "run"), "--epochs", "1"]
+        )
+    )
 
 
 def small_files(folder: Path, *words: str) -> None:
@@ -255,7 +259,18 @@ def small_files(folder: Path, *words: str) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # raise an error instead of ending the process
     resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, 65_536))
     more = ["--epochs", "2", "--checkpoint-every", "0.1s", *words]
-    sys.exit(main(["train", str(folder / "events.csv"), "--out", str(folder / "run"), *more]))
+    sys.exit(
+        main(
+            [
+                "train",
+                "--recipe=none",
+                str(folder / "events.csv"),
+                "--out",
+                str(folder / "run"),
+                *more,
+            ]
+        )
+    )
 
 
 RESUMED = ("llpauc", "llpauc, shards", "per-user, shared, shards", "lightgcn, sl, in-batch")

@@ -38,14 +38,14 @@ def trained(model: str = "mf", seed: int = 0, data: Interactions | None = None) 
     options = {}
     if model in ("mf", "fism"):
         options = {"epochs": 2, "dimensions": 8, "hold_out": 0, "seed": seed}
-    return Recommender(model=model, **options).fit(data or taste_split().train)
+    return Recommender(recipe="none", model=model, **options).fit(data or taste_split().train)
 
 
 def save_run_with_integer_ids(folder: Path) -> Path:
     """A run with the ids 0, 1, 2, ..., which a generator of requests is likely to produce."""
     train = taste_split().train
     data = Interactions.of(train.users.tolist(), train.items.tolist())
-    return Recommender(epochs=1, dimensions=8, hold_out=0).fit(data).save(folder)
+    return Recommender(recipe="none", epochs=1, dimensions=8, hold_out=0).fit(data).save(folder)
 
 
 def client_of(folder: Path, key: str | None = None, **page_data) -> TestClient:

@@ -35,7 +35,7 @@ def make(prefix: str) -> None:
     data = Interactions.of([f"user {u} ø" for u, _ in pairs], [100 + i for _, i in pairs])
     users = [*(f"user {u} ø" for u in range(9)), "new user"]
     for model, params in RUNS.items():
-        recommender = Recommender(model=model, **params).fit(data)
+        recommender = Recommender(recipe="none", model=model, **params).fit(data)
         folder = HERE / f"{prefix}-{model}"
         folder.mkdir()
         test = {model: {"all": {"users": 9, "ndcg@20": 0.25}}}

@@ -119,7 +119,22 @@ def events(files) -> Path:
 @pytest.fixture(scope="module")
 def trained(files, events) -> Path:
     out = files / "trained"
-    assert main(["train", str(events), "--out", str(out), "--epochs", "3", "--seed", "1"]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "--recipe=none",
+                str(events),
+                "--out",
+                str(out),
+                "--epochs",
+                "3",
+                "--seed",
+                "1",
+            ]
+        )
+        == 0
+    )
     return out
 
 
@@ -480,7 +495,7 @@ def test_config_is_overridden_by_the_command_line_in_any_order(run, work_folder,
         (["--seed=0", "--config", "a.toml"], {"seed": 0}),
         (["--config", "a.toml", "--config", "b.toml"], {"seed": 4}),
     ]:
-        result = json.loads(run("train", events, *words, *shown).out)
+        result = json.loads(run("train", "--recipe=none", events, *words, *shown).out)
         assert {name: result[name] for name in plain} == {**plain, **changed}
 
 
@@ -500,7 +515,7 @@ def test_config_is_overridden_by_the_command_line_in_any_order(run, work_folder,
 def test_config_errors_are_one_line(run, work_folder, events, content, messages):
     if content is not None:
         (work_folder / "c.toml").write_bytes(content)
-    result = run("train", events, "--config", "c.toml")
+    result = run("train", "--recipe=none", events, "--config", "c.toml")
     assert (result.code, result.out) == (2, "")
     for part in messages:
         assert part in result.error
@@ -515,8 +530,8 @@ def command_words(events, trained, folder):
         "split": ["data", "split", events, folder / "split"],
         "noise": ["data", "noise", events, folder / "noise", "3"],
         "evaluate": ["evaluate", events, "--lists", folder / "l.tsv", "--plot", folder / "m.png"],
-        "train": ["train", events, "--epochs", "1", "--out", folder / "run"],
-        "dry run": ["train", events, "--dry-run"],
+        "train": ["train", "--recipe=none", events, "--epochs", "1", "--out", folder / "run"],
+        "dry run": ["train", "--recipe=none", events, "--dry-run"],
         "baseline": ["train", events, "--model", "ease", "--out", folder / "ease"],
         "recommend": ["recommend", trained, "-k", "3"],
         "users": ["recommend", trained, "--users", "007,ghost"],
@@ -600,7 +615,7 @@ def test_evaluate_inspect_and_train_report_cold_test_users(run, cold_folder):
     inspected = json.loads(run("data", "inspect", cold_folder, "--json").out)
     assert inspected["parts"]["test"]["cold users"] == pytest.approx(2 / 3)
     assert any("2 of 3 users (67%) have no training event" in odd for odd in inspected["odd"])
-    trained = run("train", cold_folder, "--epochs", "2", "--json")
+    trained = run("train", "--recipe=none", cold_folder, "--epochs", "2", "--json")
     assert json.loads(trained.out)["test"]["mf"]["cold"]["users"] == 2
 
 
@@ -775,7 +790,7 @@ def test_recommend_parquet_preserves_integer_ids(run, work_folder):
 
 
 def test_train_same_seed_gives_the_same_run_and_replaces_the_old_run(run, events):
-    words = ["train", events, "--epochs", "2", "--out", "run", "--json"]
+    words = ["train", "--recipe=none", events, "--epochs", "2", "--out", "run", "--json"]
     files = []
     for seed in (1, 1, 2):
         assert run(*words, "--seed", seed).code == 0
@@ -787,7 +802,7 @@ def test_train_same_seed_gives_the_same_run_and_replaces_the_old_run(run, events
 
 
 def test_train_dry_run_writes_nothing(run, work_folder, events):
-    result = run("train", events, "--dry-run", "--epochs", "3")
+    result = run("train", "--recipe=none", events, "--dry-run", "--epochs", "3")
     assert (result.code, result.out) == (0, "")
     assert "480 events of 40 users and 30 items" in result.err
     assert "nothing trained, nothing written" in result.err
@@ -796,7 +811,9 @@ def test_train_dry_run_writes_nothing(run, work_folder, events):
 
 def test_train_saves_test_metrics_with_the_run(run, events):
     run("data", "split", events, "split")
-    result = run("train", "split", "--epochs", "2", "--metrics", "recall@5,auc", "--json")
+    result = run(
+        "train", "--recipe=none", "split", "--epochs", "2", "--metrics", "recall@5,auc", "--json"
+    )
     measured = json.loads(result.out)["test"]
     assert list(measured) == ["popularity", "mf"]
     assert set(measured["mf"]["all"]) == {"users", "recall@5", "auc"}
@@ -809,8 +826,8 @@ def test_train_saves_test_metrics_with_the_run(run, events):
 def outputs(events, trained, place):
     return [
         ["data", "split", events, place], ["data", "noise", events, place, "3"],
-        ["train", events, "--epochs", "1", "--out", place],
-        ["train", events, "--epochs", "1", "--out", place, "--dry-run"],
+        ["train", "--recipe=none", events, "--epochs", "1", "--out", place],
+        ["train", "--recipe=none", events, "--epochs", "1", "--out", place, "--dry-run"],
         ["data", "inspect", events, "--plot", f"{place}/x.png"],
         ["evaluate", events, "--plot", f"{place}/x.png"],
         ["evaluate", events, "--per-user", f"{place}/x.parquet"],
@@ -881,7 +898,7 @@ def test_train_warns_about_a_column_that_numbers_the_events(run, work_folder, ev
     header, *rows = events.read_text().splitlines()
     numbered = [f"event_id,{header}", *(f"e{n},{row}" for n, row in enumerate(rows))]
     Path("numbered.csv").write_text("\n".join(numbered))
-    words = ["train", "numbered.csv", "--dry-run"]
+    words = ["train", "--recipe=none", "numbered.csv", "--dry-run"]
     assert "cannot be learned" not in run(*words).err
     message = run(*words, f"--{kind}", "event_id").err
     assert f"lists cannot be learned from {kind}s with one event; is another column" in message
@@ -890,7 +907,7 @@ def test_train_warns_about_a_column_that_numbers_the_events(run, work_folder, ev
 def test_train_refuses_an_out_folder_with_other_files(run, work_folder, events):
     Path("mine").mkdir()
     Path("mine/diary.txt").write_text("dear diary")
-    result = run("train", events, "--out", "mine")
+    result = run("train", "--recipe=none", events, "--out", "mine")
     assert result.code == 2
     assert "mine is not empty and is not a run folder" in result.error
     assert "epoch" not in result.err  # refused before the training
@@ -961,7 +978,7 @@ def test_train_divergence_in_the_first_epoch_saves_no_run(work_folder, events):
 def test_train_divergence_in_a_later_epoch_keeps_the_existing_run(
     run, work_folder, events, monkeypatch
 ):
-    assert run("train", events, "--epochs", "1", "--out", "run").code == 0
+    assert run("train", "--recipe=none", events, "--epochs", "1", "--out", "run").code == 0
     whole = Path("run/manifest.json").read_bytes()
     step = CpuEngine.step
 
@@ -971,7 +988,9 @@ def test_train_divergence_in_a_later_epoch_keeps_the_existing_run(
         return step(self, batch)
 
     monkeypatch.setattr(CpuEngine, "step", broken)
-    result = run("train", events, "--epochs", "9", "--batch-size", "128", "--out", "run")
+    result = run(
+        "train", "--recipe=none", events, "--epochs", "9", "--batch-size", "128", "--out", "run"
+    )
     assert result.code == 1
     assert "diverged in epoch 3" in result.error
     assert "the model before the divergence is saved in run-diverged" in result.err
@@ -982,14 +1001,24 @@ def test_train_divergence_in_a_later_epoch_keeps_the_existing_run(
 def test_train_warns_of_low_ratings_and_min_rating_drops_them(run, work_folder):
     rows = "".join(f"u{u},i{(u + i) % 9},{1 + i % 5}\n" for u in range(9) for i in range(8))
     Path("rated.csv").write_text(f"user,item,rating\n{rows}", encoding="utf-8")
-    result = run("train", "rated.csv", "--epochs", "1", "--dry-run", "--json")
+    result = run("train", "--recipe=none", "rated.csv", "--epochs", "1", "--dry-run", "--json")
     assert "36 of 72 events are rated below 3 (1 to 5) and count as positives" in result.err
     assert json.loads(result.out)["events"] == 72
-    result = run("train", "rated.csv", "--epochs", "1", "--min-rating", "3", "--dry-run", "--json")
+    result = run(
+        "train",
+        "--recipe=none",
+        "rated.csv",
+        "--epochs",
+        "1",
+        "--min-rating",
+        "3",
+        "--dry-run",
+        "--json",
+    )
     assert json.loads(result.out)["events"] == 36
     assert "rated below" not in result.err
     assert run("data", "split", "rated.csv", "parts").code == 0
-    result = run("train", "parts", "--min-rating", "3", "--dry-run", "--json")
+    result = run("train", "--recipe=none", "parts", "--min-rating", "3", "--dry-run", "--json")
     assert 0 < json.loads(result.out)["events"] < 36
     assert "rated below" not in run("data", "noise", "rated.csv", "pair", "3").err
 
@@ -999,7 +1028,7 @@ def test_recommend_ids_with_commas_and_unknown_items(run, work_folder):
     pairs = [("a,b", i) for i in range(6)] + [("c", i) for i in range(3, 9)]
     rows = "".join(f'"{user}",i{item}\n' for user, item in pairs)
     table.write_text(f"user,item\n{rows}", encoding="utf-8")
-    assert run("train", table, "--epochs", "1", "--out", "odd").code == 0
+    assert run("train", "--recipe=none", table, "--epochs", "1", "--out", "odd").code == 0
     result = run("recommend", "odd", "--users", "a,b", "--json")
     assert {row["user"] for row in json.loads(result.out)} == {"a,b"}
     result = run("recommend", "odd", "--items", "i1,ghost", "-k", "3", "--json")
@@ -1018,8 +1047,10 @@ def test_evaluate_runs_without_a_common_user(run, work_folder, trained):
 
 def test_train_warns_if_the_model_is_below_popularity(run, events):
     assert run("data", "split", events, "parts", "--how", "random_per_user").code == 0
-    result = run("train", "parts", "--epochs", "1", "--lr", "1e-9", "--cold-users", "random")
-    assert "mf is below popularity in ndcg@20; try --recipe auto" in result.err
+    result = run(
+        "train", "--recipe=none", "parts", "--epochs", "1", "--lr", "1e-9", "--cold-users", "random"
+    )
+    assert "mf is below popularity in ndcg@20" in result.err
 
 
 def test_train_recipe_accepts_another_loss_and_refuses_an_untrained_model(run, events):
@@ -1034,7 +1065,18 @@ def test_train_recipe_accepts_another_loss_and_refuses_an_untrained_model(run, e
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_train_signal_saves_the_run(work_folder, number, code):
     events = write_events(work_folder / "many.csv", range(1500), range(300))
-    words = [LLPAUC, "train", events, "--out", "run", "--epochs", "100000", "--patience", "100000"]
+    words = [
+        LLPAUC,
+        "train",
+        "--recipe=none",
+        events,
+        "--out",
+        "run",
+        "--epochs",
+        "100000",
+        "--patience",
+        "100000",
+    ]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as training:
@@ -1065,7 +1107,7 @@ def test_train_interrupt_during_evaluation_keeps_the_run(run, events, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr("llpauc.evaluation.full_ranking.evaluate", interrupted)
-    result = run("train", "split", "--epochs", "1")
+    result = run("train", "--recipe=none", "split", "--epochs", "1")
     assert (result.code, result.out) == (130, "")
     assert result.err.splitlines()[-1] == "llpauc: interrupted"
     assert Recommender.load("run").recommend(["007"], k=2)[0].shape == (1, 2)
@@ -1222,20 +1264,22 @@ def test_training_progress_estimates_time_by_batches_then_by_the_first_epoch(cap
 
 @pytest.mark.parametrize("device", ["foo", "cuda"])
 def test_train_unavailable_device_is_a_one_line_error(run, events, device):
-    result = run("train", events, "--epochs", "1", "--device", device)
+    result = run("train", "--recipe=none", events, "--epochs", "1", "--device", device)
     assert result.code == 2
     assert f"device {device!r} cannot be used here" in result.err
 
 
 def test_train_refuses_a_model_larger_than_memory(run, events):
-    result = run("train", events, "--dimensions", "1000000000000")
+    result = run("train", "--recipe=none", events, "--dimensions", "1000000000000")
     assert result.code == 2
     assert "lower dimensions (1000000000000)" in result.err
 
 
 def test_evaluate_runs_equals_the_test_metrics_of_train(run, events):
     run("data", "split", events, "split")
-    trained = json.loads(run("train", "split", "--epochs", "2", "--json").out)["test"]["mf"]
+    trained = json.loads(run("train", "--recipe=none", "split", "--epochs", "2", "--json").out)[
+        "test"
+    ]["mf"]
     result = run("evaluate", "split", "--models", "popularity", "--runs", "run", "--json")
     results = json.loads(result.out)["results"]
     assert list(results) == ["popularity", "run"]
@@ -1244,8 +1288,8 @@ def test_evaluate_runs_equals_the_test_metrics_of_train(run, events):
 
 def test_evaluate_warns_of_a_run_trained_on_test_events(run, events):
     run("data", "split", events, "split")
-    run("train", "split", "--epochs", "1", "--out", "honest")
-    run("train", events, "--epochs", "1", "--out", "greedy")
+    run("train", "--recipe=none", "split", "--epochs", "1", "--out", "honest")
+    run("train", "--recipe=none", events, "--epochs", "1", "--out", "greedy")
     result = run("evaluate", "split", "--models", "popularity", "--runs", "honest,greedy")
     assert result.code == 0
     assert "greedy: was trained on" in result.err

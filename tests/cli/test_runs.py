@@ -126,7 +126,7 @@ def events(tmp_path) -> Path:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_train_config_of_a_run_trains_the_same_run_again(name, call, events):
     """`Recommender` with the settings and `llpauc train` with the saved config agree."""
-    Recommender(**SETTINGS[name]).fit(events).save("first")
+    Recommender(recipe="none", **SETTINGS[name]).fit(events).save("first")
     result = call("train", events, "--config", "first/config.toml", "--out", "second")
     assert result.code == 0, result.err
     for file in ("tensors.safetensors", "config.toml", "users.parquet", "items.parquet"):
@@ -136,7 +136,7 @@ def test_train_config_of_a_run_trains_the_same_run_again(name, call, events):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_config_toml_has_every_setting_as_an_option(loss):
     """Each is a key of the config or of loss_options, with the same value."""
-    recommender = Recommender(loss=loss)
+    recommender = Recommender(recipe="none", loss=loss)
     plan = dataclasses.asdict(recommender.plan())
     config = tomllib.loads(config_toml(recommender.get_params()))
     options = {field.name for field in dataclasses.fields(ModelOptions)}

@@ -74,7 +74,7 @@ from llpauc.errors import InputError
 def fit(seed):
     events = csr_matrix(np.random.default_rng(0).random((60, 40)) < 0.2)
     try:
-        return Recommender(epochs=2, seed=seed).fit(events).history.stopped
+        return Recommender(recipe="none", epochs=2, seed=seed).fit(events).history.stopped
     except InputError as error:
         return str(error)
 

@@ -48,7 +48,7 @@ def _start(words, folder, stdout="pipe", stderr="pipe") -> subprocess.CompletedP
 
 
 COMMANDS = {
-    "train": (["train", "E", "--out", "r", "--epochs", "1"], "r/manifest.json"),
+    "train": (["train", "--recipe=none", "E", "--out", "r", "--epochs", "1"], "r/manifest.json"),
     "update": (["update", "RUN", "E2", "--out", "r", "--epochs", "1"], "r/manifest.json"),
     "data split": (["data", "split", "E", "s"], "s/train.tsv"),
     "data prepare": (["data", "prepare", "E", "--out", "p"], "p/manifest.json"),
@@ -64,7 +64,20 @@ def _words(name, events, folder):
     places = {"E": events, "E2": extra}
     if name == "update":
         places["RUN"] = folder / "old"
-        assert main(["train", str(events), "--out", str(folder / "old"), "--epochs", "1"]) == 0
+        assert (
+            main(
+                [
+                    "train",
+                    "--recipe=none",
+                    str(events),
+                    "--out",
+                    str(folder / "old"),
+                    "--epochs",
+                    "1",
+                ]
+            )
+            == 0
+        )
     words, result = COMMANDS[name]
     return [places.get(word, word) for word in words], folder / result
 
@@ -121,7 +134,10 @@ def test_main_closed_streams_never_receive_a_data_file(events, tmp_path):
 
 
 def test_runs_verify_reports_a_broken_run_without_a_reader_of_stdout(events, tmp_path):
-    assert main(["train", str(events), "--out", str(tmp_path / "r"), "--epochs", "1"]) == 0
+    assert (
+        main(["train", "--recipe=none", str(events), "--out", str(tmp_path / "r"), "--epochs", "1"])
+        == 0
+    )
     with (tmp_path / "r" / "meta.json").open("a") as file:
         file.write(" ")
     done = _start(["runs", "r", "--verify"], tmp_path, stdout="gone")
@@ -149,12 +165,12 @@ def hostile(tmp_path, monkeypatch):
         ["data", "inspect", "E"],
         ["data", "inspect", "E", "--json"],
         ["evaluate", "E", "--models", "popularity"],
-        ["train", "E", "--out", f"run{ESCAPES}", "--epochs", "1"],
+        ["train", "--recipe=none", "E", "--out", f"run{ESCAPES}", "--epochs", "1"],
         ["data", "split", "E", f"split{ESCAPES}"],
         ["data", "inspect", f"missing{ESCAPES}"],
         ["data", "inspect", "E", f"--x{ESCAPES}"],
         ["data", "inspect", "E", "--user", ESCAPES],
-        ["train", "E", "--model", ESCAPES],
+        ["train", "--recipe=none", "E", "--model", ESCAPES],
         ["recommend", f"run{ESCAPES}"],
         ["recommend", f"run{ESCAPES}", "--users", f"u1{ESCAPES}", "--json"],
         ["recommend", f"run{ESCAPES}", "--items", f"unknown{ESCAPES}"],
@@ -165,7 +181,7 @@ def hostile(tmp_path, monkeypatch):
 def test_commands_print_no_control_characters(hostile, capsys, words):
     words = [hostile if word == "E" else word for word in words]
     if words[0] in ("recommend", "runs"):
-        main(["train", hostile, "--out", f"run{ESCAPES}", "--epochs", "1"])
+        main(["train", "--recipe=none", hostile, "--out", f"run{ESCAPES}", "--epochs", "1"])
         capsys.readouterr()
     with suppress(SystemExit):
         main(words)
@@ -181,7 +197,13 @@ def test_progress_removes_control_characters_from_the_description(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words", [["train", ""], ["train", "E", "--out", ""], ["recommend", ""], ["runs", ""]]
+    "words",
+    [
+        ["train", "--recipe=none", ""],
+        ["train", "--recipe=none", "E", "--out", ""],
+        ["recommend", ""],
+        ["runs", ""],
+    ],
 )
 def test_main_refuses_an_empty_path(hostile, capsys, words):
     """It would be the current folder."""
@@ -193,13 +215,17 @@ def test_main_refuses_an_empty_path(hostile, capsys, words):
 def test_main_refuses_a_nul_character_in_a_path(hostile, capsys):
     Path("config.toml").write_text('out = "a\\u0000b"\n')
     with pytest.raises(SystemExit, match="2"):
-        main(["train", hostile, "--config", "config.toml"])
+        main(["train", "--recipe=none", hostile, "--config", "config.toml"])
     assert "out contains a NUL character" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "words",
-    [["train", "E", "--out", "bad\udcff"], ["data", "split", "E", "\udcff"], ["train", "\udcff"]],
+    [
+        ["train", "--recipe=none", "E", "--out", "bad\udcff"],
+        ["data", "split", "E", "\udcff"],
+        ["train", "--recipe=none", "\udcff"],
+    ],
 )
 def test_main_refuses_a_path_that_is_not_utf8(hostile, capsys, words):
     """As Python passes on the byte 0xff: Arrow and DuckDB cannot open such a path."""

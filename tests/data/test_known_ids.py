@@ -93,7 +93,7 @@ def altered_test() -> None:
     "words",
     [
         ["evaluate", "d", "--models", "popularity"],
-        ["train", "d", "--out", "x", "--epochs", "1"],
+        ["train", "--recipe=none", "d", "--out", "x", "--epochs", "1"],
         ["tune", "d", "--out", "x", "--trials", "1"],
         ["auto", "d", "--out", "x", "--budget", "1s"],
         ["update", "r", "d/test.csv"],

@@ -645,7 +645,7 @@ def test_fit_on_prepared_data_resumes_bit_for_bit_within_an_epoch(taste, tmp_pat
 
 def test_recommender_fit_accepts_a_prepared_folder(taste):
     folder, _ = taste
-    recommender = Recommender(epochs=2, dimensions=8).fit(folder)
+    recommender = Recommender(recipe="none", epochs=2, dimensions=8).fit(folder)
     items, _ = recommender.recommend(["7", "11"], k=3)
     assert items.shape == (2, 3)
 
@@ -667,7 +667,9 @@ def test_main_data_prepare_verify_and_train(tmp_path):
     counts = json.loads(done.stdout)["counts"]
     assert counts["train"] == len(open_prepared(out).train)
     assert llpauc("data", "verify", out).returncode == 0
-    done = llpauc("train", out, "--out", tmp_path / "run", "--epochs", "1", "--json")
+    done = llpauc(
+        "train", "--recipe=none", out, "--out", tmp_path / "run", "--epochs", "1", "--json"
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["test"]["mf"]["all"]["users"] > 0
     done = llpauc("data", "prepare", file, "--out", out, "--k-core", "5")

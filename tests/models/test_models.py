@@ -178,7 +178,7 @@ class Rarity(Popularity):
 def test_models_register_adds_a_model_to_the_recommender(tmp_path, monkeypatch):
     monkeypatch.setattr(MODELS, "_places", dict(MODELS._places))
     MODELS.register("rarity", ModelEntry(Rarity, Rarity.Options))
-    made = Recommender(model="rarity").fit(TRAIN)
+    made = Recommender(recipe="none", model="rarity").fit(TRAIN)
     _, scores = Recommender.load(made.save(tmp_path / "run")).recommend(["?"], 3)
     np.testing.assert_array_equal(scores[0], -np.sort(X.sum(axis=0))[:3])
     made.update(Interactions.of(["new"], ["item"]))

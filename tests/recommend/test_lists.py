@@ -169,7 +169,7 @@ def test_write_recommendations_blocks_and_recommend_agree_bit_for_bit(tmp_path, 
     assert summary.block == 1
     tables = [pq.read_table(tmp_path / name) for name in ("all.parquet", "one.parquet")]
     assert tables[0].equals(tables[1])
-    recommender = Recommender()
+    recommender = Recommender(recipe="none")
     recommender.fitted = fitted
     ids, scores = recommender.recommend(list(fitted.user_ids), 9)
     assert tables[0]["item"].to_pylist() == ids.ravel().tolist()
@@ -315,7 +315,7 @@ for path in sys.argv[3:]:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    recommender = Recommender("mf")
+    recommender = Recommender("mf", recipe="none")
     recommender.fitted, recommender.fitted_params = (
         make_fitted(3000, 5000),
         recommender.get_params(),

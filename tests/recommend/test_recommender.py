@@ -62,7 +62,7 @@ EMBEDDING = [name for name in CASES if name.split("-")[0] in trained_models()]
 
 
 def fit(name: str, data=TRAIN, **more) -> Recommender:
-    return Recommender(model=name.split("-")[0], **CASES[name] | more).fit(data)
+    return Recommender(recipe="none", model=name.split("-")[0], **CASES[name] | more).fit(data)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_recommend_user_with_all_items_gets_none():
     data = Interactions.of([u for u, _ in pairs], [i for _, i in pairs])
     for model in MODELS:
         params = QUICK if MODELS[model].trained else {}
-        recommender = Recommender(model=model, **params).fit(data)
+        recommender = Recommender(recipe="none", model=model, **params).fit(data)
         ids, scores = recommender.recommend(["all", "some"], 4)
         assert ids[0].tolist() == [None] * 4
         assert np.isneginf(scores[0]).all()
@@ -278,7 +278,7 @@ def test_fold_in_and_similar_items_find_the_block():
             continue
         longer = QUICK | {"epochs": 20, "loss": "bpr", "hold_out": 0.0, "dimensions": 4}
         params = longer if MODELS[model].trained else {}
-        recommender = Recommender(model=model, **params).fit(data)
+        recommender = Recommender(recipe="none", model=model, **params).fit(data)
         ids, _ = recommender.fold_in(["i1-0", "i1-3", "i1-5"], 5)
         assert all(i.startswith("i1-") for i in ids), model
         ids, _ = recommender.similar_items("i0-2", 7)
@@ -437,7 +437,7 @@ def test_fit_integer_ids_stay_integers(tmp_path):
 
 def test_fit_accepts_separate_validation_events(tmp_path):
     valid = pd.DataFrame({"user": ["u1", "u2", "late"], "item": ["i3", "new", "i1"]})
-    recommender = Recommender(**QUICK).fit(TRAIN, valid)
+    recommender = Recommender(recipe="none", **QUICK).fit(TRAIN, valid)
     assert all("ndcg@20" in epoch.valid for epoch in recommender.history.epochs)
     fitted = recommender.fitted
     assert fitted.user_ids.indices(["late"])[0] == len(USERS)
@@ -519,7 +519,7 @@ def test_network_tables_have_different_initial_values(shape):
 
 
 def test_get_params_and_set_params_round_trip():
-    recommender = Recommender("fism", "bpr", hold_out=0.2, epochs=3, dimensions=7)
+    recommender = Recommender("fism", "bpr", recipe="none", hold_out=0.2, epochs=3, dimensions=7)
     params = {"model": "fism", "loss": "bpr", "hold_out": 0.2, "how": "auto", "refit": False,
               "epochs": 3, "dimensions": 7}  # fmt: skip
     assert recommender.get_params() == recommender.get_params(deep=False) == params
@@ -530,7 +530,7 @@ def test_get_params_and_set_params_round_trip():
 
 
 def test_recommender_can_be_cloned_by_scikit_learn():
-    recommender = Recommender("mf", "llpauc", alpha=0.3, epochs=4).fit(TRAIN)
+    recommender = Recommender("mf", "llpauc", recipe="none", alpha=0.3, epochs=4).fit(TRAIN)
     copy = clone(recommender)
     assert copy is not recommender
     assert copy.get_params() == recommender.get_params()
@@ -566,8 +566,8 @@ def test_recommender_can_be_cloned_by_scikit_learn():
 )  # fmt: skip
 def test_set_params_refuses_bad_parameters_and_changes_nothing(params, message):
     with pytest.raises(InputError, match=message):
-        Recommender(**params)
-    recommender = Recommender(hold_out=0.05)
+        Recommender(recipe="none", **params)
+    recommender = Recommender(recipe="none", hold_out=0.05)
     before = recommender.get_params()
     with pytest.raises(InputError, match=message):
         recommender.set_params(**params)
@@ -575,8 +575,8 @@ def test_set_params_refuses_bad_parameters_and_changes_nothing(params, message):
 
 
 def test_plan_none_means_not_given():
-    ours = Recommender(alpha=None, dimensions=None, epochs=None).plan()
-    assert ours == Recommender().plan()
+    ours = Recommender(recipe="none", alpha=None, dimensions=None, epochs=None).plan()
+    assert ours == Recommender(recipe="none").plan()
     assert ours.loss_parameters == {"alpha": 0.7, "beta": 0.1}
     given = Recommender("ease", regularization=None).fit(TRAIN).recommend(USERS, 3)[1]
     assert given.tobytes() == Recommender("ease").fit(TRAIN).recommend(USERS, 3)[1].tobytes()
@@ -608,7 +608,7 @@ def test_plan_temperature_goes_to_loss_or_model(loss, given, score, of_model, of
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_plan_every_loss_has_its_default_score(loss):
-    made = Recommender(loss=loss).plan()
+    made = Recommender(recipe="none", loss=loss).plan()
     assert made.model_options.score == LOSSES[loss].score
     assert type(made.make_loss()) is LOSSES[loss]
 
@@ -617,7 +617,7 @@ def test_plan_every_loss_has_its_default_score(loss):
 
 
 def test_require_fitted_raises_before_fit(tmp_path):
-    recommender = Recommender()
+    recommender = Recommender(recipe="none")
     for ask in (
         lambda: recommender.recommend(["a"]),
         lambda: recommender.fold_in(["a"]),
@@ -642,11 +642,11 @@ def test_fit_refused_leaves_the_previous_fit(monkeypatch):
     assert recommender.recommend(USERS, 5)[1].tobytes() == before
     assert recommender.history is not None
     with pytest.raises(InputError, match="there are no training events"):
-        Recommender().fit(nothing)
+        Recommender(recipe="none").fit(nothing)
 
 
 def test_fit_diverged_has_the_last_good_weights(tmp_path):
-    recommender = Recommender(**QUICK | {"lr": 1e30, "loss": "bpr"})
+    recommender = Recommender(recipe="none", **QUICK | {"lr": 1e30, "loss": "bpr"})
     with pytest.raises(Diverged, match=r"epoch 1, batch \d+"):
         recommender.fit(TRAIN)
     assert np.isfinite(recommender.scorer().user_vectors).all()
@@ -655,7 +655,7 @@ def test_fit_diverged_has_the_last_good_weights(tmp_path):
         if epoch.number == 2:
             raise Diverged("as if")
 
-    recommender = Recommender(**QUICK)
+    recommender = Recommender(recipe="none", **QUICK)
     with pytest.raises(Diverged, match="as if"):
         recommender.fit(TRAIN, on_epoch=stumble)
     _, scores = recommender.recommend(USERS, 3)
@@ -673,8 +673,8 @@ def test_fit_diverged_refit_keeps_the_validated_model(monkeypatch):
         return step(self, batch)
 
     monkeypatch.setattr(CpuEngine, "step", broken)
-    whole = Recommender(**QUICK).fit(TRAIN)
-    refitted = Recommender(**QUICK, refit=True)
+    whole = Recommender(recipe="none", **QUICK).fit(TRAIN)
+    refitted = Recommender(recipe="none", **QUICK, refit=True)
     with pytest.raises(Diverged, match="as if"):
         refitted.fit(TRAIN, on_epoch=epochs.append)
     np.testing.assert_array_equal(refitted.scorer().user_vectors, whole.scorer().user_vectors)
@@ -686,12 +686,15 @@ def test_fit_input_error_of_a_loss_is_not_diverged(monkeypatch):
 
     monkeypatch.setattr(make_loss("bpr").__class__, "value_and_grads", refuse)
     with pytest.raises(InputError, match="no such setting"):
-        Recommender(**QUICK | {"loss": "bpr"}).fit(TRAIN)
+        Recommender(recipe="none", **QUICK | {"loss": "bpr"}).fit(TRAIN)
 
 
 def test_fit_empty_validation_part_is_ignored():
     empty = Split(TRAIN, TRAIN.take(np.zeros(len(TRAIN), bool)))
-    with_none, without = Recommender(**QUICK).fit(TRAIN), Recommender(**QUICK).fit(empty)
+    with_none, without = (
+        Recommender(recipe="none", **QUICK).fit(TRAIN),
+        Recommender(recipe="none", **QUICK).fit(empty),
+    )
     assert without.history.validated
     np.testing.assert_array_equal(with_none.scorer().user_vectors, without.scorer().user_vectors)
 
@@ -701,24 +704,24 @@ def test_fit_half_life_needs_all_timestamps_or_none():
     some = dataclasses.replace(timed, timestamps=np.where(np.arange(len(TRAIN)) % 2, np.nan, 1.0))
     for data in (some, Split(timed, TRAIN)):
         with pytest.raises(InputError, match="half_life needs a timestamp for every event"):
-            Recommender(**QUICK, half_life=5.0).fit(data)
+            Recommender(recipe="none", **QUICK, half_life=5.0).fit(data)
     mixed = TRAIN.stored_shuffled(TRAIN.matrix)
     for model in ("mf", "recent_popularity"):
         with pytest.raises(InputError, match="stored in random order"):
-            Recommender(model, half_life=5.0).fit(mixed)
+            Recommender(model, recipe="none", half_life=5.0).fit(mixed)
     assert not choose_recency([mixed]).has_drift
 
 
 def test_recommender_refuses_fractional_counts_and_large_seeds():
     for name, value in (("batch_size", 64.0), ("dimensions", 8.0), ("seed", 1.0)):
         with pytest.raises(InputError, match=f"{name} must be a whole number"):
-            Recommender(**{name: value})
+            Recommender(recipe="none", **{name: value})
     with pytest.raises(InputError, match=r"seed must be in \[0, 9223372036854775807\]"):
-        Recommender(seed=2**63)
+        Recommender(recipe="none", seed=2**63)
 
 
 def test_fit_again_replaces_the_history(tmp_path):
-    recommender = Recommender(epochs=2, negatives=4).fit(TRAIN)
+    recommender = Recommender(recipe="none", epochs=2, negatives=4).fit(TRAIN)
     assert len(recommender.history.epochs) == 2
     recommender = recommender.set_params(epochs=3).fit(TRAIN)
     assert len(recommender.history.epochs) == 3
@@ -760,7 +763,7 @@ def test_save_writes_the_parameters_of_fit(tmp_path):
 
 def test_save_accepts_numpy_parameters(tmp_path):
     grid = {"epochs": np.int64(1), "alpha": np.float64(0.5), "lr": np.float32(0.25)}
-    loaded = Recommender.load(Recommender(**grid).fit(TRAIN).save(tmp_path / "run"))
+    loaded = Recommender.load(Recommender(recipe="none", **grid).fit(TRAIN).save(tmp_path / "run"))
     params = loaded.get_params()
     assert (params["epochs"], params["alpha"], params["lr"]) == (1, 0.5, 0.25)
 
@@ -881,7 +884,7 @@ def test_evaluate_accepts_a_recommender():
     again = evaluate(recommender, Split(**parts), metrics=metrics).summary()
     assert again["all"] == pytest.approx(expected["all"])
     with pytest.raises(InputError, match="not fitted yet"):
-        evaluate(Recommender(), SPLIT)
+        evaluate(Recommender(recipe="none"), SPLIT)
 
 
 def test_fit_shows_a_progress_bar_without_callbacks(monkeypatch):
@@ -895,7 +898,7 @@ def test_fit_shows_a_progress_bar_without_callbacks(monkeypatch):
     monkeypatch.setattr("llpauc.recommend.recommender.progress", bar)
     fit("mf", hold_out=0.0)
     fit("ease")
-    Recommender(**QUICK).fit(TRAIN, on_epoch=lambda epoch: None)
+    Recommender(recipe="none", **QUICK).fit(TRAIN, on_epoch=lambda epoch: None)
     assert shown == [("fitting mf", 3 * len(TRAIN)), ("fitting ease", None)]
 
 
@@ -926,7 +929,7 @@ def test_recipes_are_recommender_parameters_by_shape_of_the_data():
     small = Interactions.of(["a"] * 5, range(5))
     large = Interactions.of(["a"] * 5000, range(5000))
     for make in RECIPES.values():
-        Recommender(**make(small, None))
+        Recommender(recipe="none", **make(small, None))
     assert recipe("auto", small)["sampler"] == "all-items"
     assert recipe("auto", large)["sampler"] == "shared"
     assert recipe("auto", large)["beta"] == pytest.approx(800 / 5000)
@@ -943,7 +946,7 @@ def test_recipe_moving_starts_at_recent_popularity():
     assert chosen["item_bias"]
     assert chosen["half_life"] < 4 * 86_400
     split = Split(events)
-    made = Recommender(**chosen).plan()
+    made = Recommender(recipe="none", **chosen).plan()
     model = made.new_network(events)
     fit_model(model, made.make_loss(), split, made.training_options(epochs=1, lr=1e-9))
     bias = model.item_table[:, -1].detach().numpy()
@@ -957,7 +960,7 @@ def test_recipe_moving_starts_at_recent_popularity():
 def test_with_model_recipe_fits_every_trained_model(model):
     small = Interactions.of(["a"] * 5, range(5))
     for name in ("settled", "paper"):
-        made = Recommender(**with_model(recipe(name, small), model))
+        made = Recommender(recipe="none", **with_model(recipe(name, small), model))
         assert made.plan().model_options.init == recipe(name, small).get("init", "random")
 
 

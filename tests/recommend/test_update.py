@@ -69,7 +69,7 @@ OLD, NEW = old_and_new()
 
 def made(name: str, **more) -> Recommender:
     settings = {**CASES, **BASELINES}[name] | more
-    return Recommender(model=name.split("-")[0], **settings).fit(OLD)
+    return Recommender(recipe="none", model=name.split("-")[0], **settings).fit(OLD)
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def test_update_is_not_worse_than_the_old_model(name):
     full = blocks(each=18)
     keep = np.random.default_rng(3).choice(3, len(full), p=[0.4, 0.4, 0.2])
     old, new, test = (full.take(keep == part) for part in range(3))
-    run = Recommender(model=name.split("-")[0], **CASES[name]).fit(old)
+    run = Recommender(recipe="none", model=name.split("-")[0], **CASES[name]).fit(old)
     split = Split.of(old.followed_by(new), None, test)
 
     def ndcg() -> float:
@@ -294,7 +294,7 @@ def test_update_after_load_equals_load_after_update(fitted, tmp_path):
 @pytest.mark.parametrize("fitted", list(BASELINES), indirect=True)
 def test_update_refits_models_without_training_on_all_events(fitted):
     fitted.update(NEW)
-    whole = Recommender(**fitted.get_params()).fit(blocks())
+    whole = Recommender(recipe="none", **fitted.get_params()).fit(blocks())
     users, items = list(fitted.fitted.user_ids), list(fitted.fitted.item_ids)
     rows = np.ix_(whole.fitted.user_ids.indices(users), whole.fitted.item_ids.indices(items))
     np.testing.assert_allclose(table(fitted), table(whole)[rows], rtol=1e-4, atol=1e-5)
@@ -318,14 +318,14 @@ def test_update_diverged_leaves_the_model_unchanged():
 @pytest.mark.parametrize("model", ["mf", "recent_popularity"])
 def test_update_refuses_runs_with_a_half_life(model):
     settings = {"half_life": 50.0} | (QUICK if model == "mf" else {})
-    run = Recommender(model=model, **settings).fit(OLD)
+    run = Recommender(recipe="none", model=model, **settings).fit(OLD)
     with pytest.raises(InputError, match="half_life 50"):
         run.update(NEW)
 
 
 def test_update_refuses_bad_values():
     with pytest.raises(InputError, match="not fitted"):
-        Recommender(**QUICK).update(NEW)
+        Recommender(recipe="none", **QUICK).update(NEW)
     run = made("mf")
     for wrong in ({"epochs": -1}, {"lr": 0.0}, {"weight_decay": -1.0}):
         with pytest.raises(InputError, match=next(iter(wrong))):
@@ -410,20 +410,23 @@ def rated(tmp_path) -> str:
     names = ["--user", "who", "--item", "what", "--rating", "stars"]
     run = str(tmp_path / "rated")
     words = [*names, "--min-rating", "4", "--epochs", "2", "--out", run]
-    assert main(["train", str(tmp_path / "rated.csv"), *words]) == 0
+    assert main(["train", "--recipe=none", str(tmp_path / "rated.csv"), *words]) == 0
     return run
 
 
 def test_train_command_config_of_a_run_includes_how_the_data_were_read(rated, tmp_path):
     events, again = f"{rated}.csv", str(tmp_path / "again")
-    assert main(["train", events, "--config", f"{rated}/config.toml", "--out", again]) == 0
+    assert (
+        main(["train", "--recipe=none", events, "--config", f"{rated}/config.toml", "--out", again])
+        == 0
+    )
     for name in ("tensors.safetensors", "metrics.jsonl", "config.toml"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "rated" / name).read_bytes()
     meta = json.loads((tmp_path / "again" / "meta.json").read_text())
     assert meta["reading"] == {"user": "who", "item": "what", "rating": "stars", "min_rating": 4.0}
     other = str(tmp_path / "other")
     names = ["--user", "who", "--item", "what"]
-    assert main(["train", events, *names, "--epochs", "2", "--out", other]) == 0
+    assert main(["train", "--recipe=none", events, *names, "--epochs", "2", "--out", other]) == 0
     others = json.loads((tmp_path / "other" / "meta.json").read_text())
     assert others["digests"]["train"] != meta["digests"]["train"]
 

@@ -65,7 +65,7 @@ def test_view_users_ranks_give_the_metrics_of_evaluate(tmp_path, make, model):
     """On a saved and loaded run, with the split that it was trained on."""
     split = make(3)
     options = QUICK if model == "mf" else {}
-    Recommender(model=model, **options).fit(split).save(tmp_path / "run")
+    Recommender(recipe="none", model=model, **options).fit(split).save(tmp_path / "run")
     fitted = load_page_run(str(tmp_path / "run")).fitted
     outcome = evaluate(
         fitted.scorer, split, on="test", metrics=["auc", "llpauc(0.7,0.1)", "opauc(0.25)"]
@@ -88,8 +88,8 @@ def test_view_users_ranks_give_the_metrics_of_evaluate(tmp_path, make, model):
 
 def test_view_users_measures_on_validation_events():
     split = taste_split(4)
-    given_valid = Recommender(**QUICK).fit(Split(split.train, split.valid))
-    held = Recommender(**QUICK, hold_out=0.3).fit(split.train)
+    given_valid = Recommender(recipe="none", **QUICK).fit(Split(split.train, split.valid))
+    held = Recommender(recipe="none", **QUICK, hold_out=0.3).fit(split.train)
     outcome = evaluate(
         given_valid.scorer(), Split(split.train, split.valid), on="valid", metrics=["auc"]
     )
@@ -112,9 +112,11 @@ def test_view_users_measures_on_validation_events():
 
 def test_view_users_after_refit_excludes_validation_events():
     split = taste_split(5)
-    refitted = fitted_of(Recommender(**QUICK, refit=True).fit(split))
+    refitted = fitted_of(Recommender(recipe="none", **QUICK, refit=True).fit(split))
     assert set(refitted.held_out) == {"test"}
-    without_test = fitted_of(Recommender(**QUICK, refit=True).fit(Split(split.train, split.valid)))
+    without_test = fitted_of(
+        Recommender(recipe="none", **QUICK, refit=True).fit(Split(split.train, split.valid))
+    )
     assert not without_test.held_out
     (view,) = view_users(without_test, np.array([0]))
     assert view.basis == "history"
@@ -128,7 +130,7 @@ def test_view_users_after_refit_excludes_validation_events():
 def test_update_removes_its_events_from_held_out(model):
     split = taste_split(6)
     options = QUICK if model == "mf" else {}
-    recommender = Recommender(model=model, **options).fit(split)
+    recommender = Recommender(recipe="none", model=model, **options).fit(split)
     assert split.test is not None
     events = split.test.take(np.arange(len(split.test)) < 30)
     new = Interactions.of(["new user"], ["new item"])
@@ -310,7 +312,7 @@ def test_report_data_numbers_equal_names_and_refuses_unknown_users(tmp_path):
 
 def test_run_summary_contains_no_path(tmp_path):
     split = taste_split(7)
-    recommender = Recommender(**QUICK, alpha=0.5, beta=0.2).fit(split)
+    recommender = Recommender(recipe="none", **QUICK, alpha=0.5, beta=0.2).fit(split)
     measured = {"mf": evaluate(recommender.scorer(), split).summary()}
     run = recommender.save(tmp_path / "run", data="/home/ann/secret/films.csv", test=measured)
     summary = load_page_run(str(run)).summary
@@ -399,7 +401,7 @@ def test_read_tuning_refuses_bad_folder(tmp_path):
 def test_report_command_writes_one_file(tmp_path, capsys):
     split = taste_split(8)
     for name, model in (("one", "popularity"), ("two", "ease")):
-        Recommender(model=model).fit(split).save(tmp_path / name)
+        Recommender(recipe="none", model=model).fit(split).save(tmp_path / name)
     out = tmp_path / "deep" / "report.html"
     runs = [str(tmp_path / name) for name in ("one", "two")]
     assert main(["report", *runs, "--out", str(out), "--users", "7", "--json"]) == 0
@@ -444,7 +446,7 @@ def test_report_command_error_is_one_line_and_keeps_the_old_file(tmp_path, capsy
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    return Recommender(**QUICK).fit(taste_split(10)).save(tmp_path / "run")
+    return Recommender(recipe="none", **QUICK).fit(taste_split(10)).save(tmp_path / "run")
 
 
 def test_page_route_sends_the_page_and_its_policy(run):

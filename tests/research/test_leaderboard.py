@@ -58,7 +58,7 @@ def test_methods_of_are_valid_recommenders():
     for name, settings in leaderboard.methods_of(split).items():
         assert 1 <= len(settings) <= 4, name
         for setting in settings:
-            Recommender(**setting)
+            Recommender(recipe="none", **setting)
 
 
 def test_result_columns_of_a_refused_model_show_the_message(monkeypatch):

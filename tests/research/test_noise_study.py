@@ -165,7 +165,7 @@ def test_methods_are_valid_recommenders_with_default_cold_users():
     for name, settings in METHODS.items():
         assert 1 <= len(settings) <= 4, name
         for setting in settings:
-            made = Recommender(**setting)
+            made = Recommender(recipe="none", **setting)
             if "loss" in setting:
                 assert made.plan().model_options.cold_users == "mean", name
         if name in LOSSES:  # every loss chooses the learning rate, except that the recipe has one

@@ -137,7 +137,9 @@ def test_variants_can_all_be_trained(moves):
         found = variants(base, train, moving)
         assert len({candidate.name for candidate in found}) == len(found) == 4 + moves
         for candidate in found:
-            Recommender(**{**candidate.settings, "epochs": 1, "hold_out": 0.0}).fit(train)
+            Recommender(recipe="none", **{**candidate.settings, "epochs": 1, "hold_out": 0.0}).fit(
+                train
+            )
 
 
 def test_variants_of_many_events_have_no_graph(monkeypatch):
@@ -151,7 +153,7 @@ def test_variants_of_many_events_have_no_graph(monkeypatch):
         settings = [sorted(candidate.settings.items(), key=str) for candidate in found]
         assert all(one not in settings[:at] for at, one in enumerate(settings))
         for candidate in found:
-            Recommender(**candidate.settings)
+            Recommender(recipe="none", **candidate.settings)
 
 
 # --- the clock ------------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ def test_train_candidate_has_the_validation_value_of_a_recommender():
     search = Search(split, ticking(1e6))
     candidate = scout(split.train)
     trial = train_candidate(search, candidate)
-    again = Recommender(**candidate.settings, seed=0).fit(split)
+    again = Recommender(recipe="none", **candidate.settings, seed=0).fit(split)
     assert trial.value == evaluate(again.scorer(), split, on="valid").mean("ndcg@20")
     assert trial.best_epoch == again.history.best_epoch
 
@@ -309,7 +311,7 @@ candidates = [scout(split.train)]
 for base in sized_recipes(split.train).values():
     candidates += variants(base, split.train, None)
 for candidate in candidates:
-    Recommender(**{**candidate.settings, "epochs": 2}).fit(split)
+    Recommender(recipe="none", **{**candidate.settings, "epochs": 2}).fit(split)
 print(len(before), sorted(name for name, _ in kernels() - before))
 """
 
@@ -485,7 +487,15 @@ def test_auto_command_writes_run_lists_report_and_config(tmp_path, capsys):
     markdown = (out / "report.md").read_text(encoding="utf-8")
     for heading in ("Test results", "By user activity", "Weaknesses", "Trials", "Next"):
         assert f"## {heading}" in markdown
-    again = ["train", str(path), "--config", str(out / "config.toml"), "--out", str(tmp_path / "n")]
+    again = [
+        "train",
+        "--recipe=none",
+        str(path),
+        "--config",
+        str(out / "config.toml"),
+        "--out",
+        str(tmp_path / "n"),
+    ]
     assert main(again) == 0
     assert Recommender.load(tmp_path / "n").model == run.model
 
@@ -548,7 +558,7 @@ main(sys.argv[3:])
     ("place", "call"),
     [
         ("llpauc.search.auto_report.write_recommendations", 1),  # the run is saved
-        pytest.param("llpauc.search.auto_report.as_html", 1, marks=pytest.mark.slow),
+        pytest.param("llpauc.report.document.as_html", 1, marks=pytest.mark.slow),
         pytest.param("llpauc.storage.manifest.replace_folder", 2, marks=pytest.mark.slow),
     ],
 )
@@ -567,8 +577,9 @@ def test_auto_command_killed_while_writing_leaves_the_old_folder(tmp_path, place
 
 
 def test_baselines_have_a_name_and_a_description():
-    assert [c.name for c in baselines("ease")][:2] == [
-        "EASE, regularization 200", "EASE, regularization 50"
+    assert [c.name for c in baselines("ease")] == ["EASE"]
+    assert [c.name for c in baselines("itemknn")][:2] == [
+        "ItemKNN, neighbours 100", "ItemKNN, neighbours 30"
     ]  # fmt: skip
     for model in untrained_models():
         assert all(candidate.description for candidate in baselines(model))
@@ -578,5 +589,5 @@ def test_method_name_of_every_model_is_readable():
     settings = {"loss": "llpauc", "dimensions": 64}
     for model in MODELS:
         name = method_name({"model": model, **settings})
-        assert name[0].isupper()
+        assert any(letter.isupper() for letter in name)
         assert "_" not in name

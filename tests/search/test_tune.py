@@ -320,8 +320,8 @@ def test_validation_split_holds_out_as_the_recommender_does():
     alone = Split(SPLIT.train)
     held = validation_split(alone, 0.2, 3)
     options = {"dimensions": 4, "epochs": 2, "seed": 3, "negatives": 5}
-    one = Recommender(hold_out=0.2, **options).fit(alone).history
-    other = Recommender(**options).fit(held).history
+    one = Recommender(recipe="none", hold_out=0.2, **options).fit(alone).history
+    other = Recommender(recipe="none", **options).fit(held).history
     assert [epoch.valid for epoch in one.epochs] == [epoch.valid for epoch in other.epochs]
 
 
@@ -341,7 +341,7 @@ SAME = {"dimensions": 4, "negatives": 5, "seed": 0}
 def test_run_study_trial_has_the_values_of_a_recommender():
     trial, space = _ask()
     result = run_study_trial(trial, VALIDATION, space, FIXED)
-    history = Recommender(epochs=6, patience=6, **SAME).fit(SPLIT).history
+    history = Recommender(recipe="none", epochs=6, patience=6, **SAME).fit(SPLIT).history
     values = [epoch.valid["ndcg@20"] for epoch in history.epochs]
     assert (result.value, result.best_epoch) == (max(values), history.best_epoch)
     reported = trial.study.get_trials()[0].intermediate_values
@@ -369,7 +369,7 @@ def test_run_study_trial_at_the_deadline_has_its_best_value_so_far():
     result = run_study_trial(
         trial, Split(SPLIT.train, SPLIT.valid), space, FIXED, time.monotonic() - 1, True
     )
-    history = Recommender(epochs=1, **SAME).fit(SPLIT).history
+    history = Recommender(recipe="none", epochs=1, **SAME).fit(SPLIT).history
     assert (result.ended, len(result.curve)) == ("budget", 1)
     assert result.value == history.epochs[0].valid["ndcg@20"]
 

@@ -564,7 +564,7 @@ def test_load_run_refuses_values_that_are_not_finite(tmp_path):
 
 
 def test_similar_items_with_item_bias_equal_recommender(tmp_path):
-    recommender = Recommender(epochs=2, dimensions=8, hold_out=0, item_bias=True)
+    recommender = Recommender(recipe="none", epochs=2, dimensions=8, hold_out=0, item_bias=True)
     run = load_run(recommender.fit(taste_split().train).save(tmp_path / "run"))
     assert run.item_units.shape[1] == 8
     for item_idx, item in enumerate(run.items.ids):

@@ -71,7 +71,7 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     root, split = tmp_path_factory.mktemp("browser"), events()
     options = {"epochs": 4, "dimensions": 8, "lr": 0.02, "seed": 1, "alpha": ALPHA, "beta": BETA}
     made = {
-        "mf": Recommender(**options).fit(split).save(root / "mf", data="films.csv"),
+        "mf": Recommender(recipe="none", **options).fit(split).save(root / "mf", data="films.csv"),
         "popular": Recommender(model="popularity").fit(split).save(root / "popular"),
     }
     items = root / "items.csv"

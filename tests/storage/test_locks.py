@@ -114,8 +114,8 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     "words",
     [
-        ["train", "e.csv", "--out", "busy", "--epochs", "1"],
-        ["train", "e.csv", "--out", "link", "--epochs", "1"],
+        ["train", "--recipe=none", "e.csv", "--out", "busy", "--epochs", "1"],
+        ["train", "--recipe=none", "e.csv", "--out", "link", "--epochs", "1"],
         ["train", "e.csv", "--out", "busy", "--model", "popularity"],
         ["update", "busy", "e.csv"],
         ["update", "link", "e.csv"],

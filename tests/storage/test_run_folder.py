@@ -143,7 +143,7 @@ def saved(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("saved")
     run_folder.save(make_run(), folder / "plain")
     for model in ("mf", "ease", "itemknn"):
-        Recommender(model=model, **RUNS[model]).fit(TRAIN).save(folder / model)
+        Recommender(recipe="none", model=model, **RUNS[model]).fit(TRAIN).save(folder / model)
     return folder
 
 
@@ -239,7 +239,7 @@ def test_sign_command_signs_and_verifies_without_printing_the_key(run, tmp_path,
 
 @pytest.mark.parametrize("name", RUNS)
 def test_save_and_load_every_model_bit_for_bit(name, tmp_path):
-    made = Recommender(model=name.split("-")[0], **RUNS[name]).fit(TRAIN)
+    made = Recommender(recipe="none", model=name.split("-")[0], **RUNS[name]).fit(TRAIN)
     made.save(tmp_path / "run", data="events.csv")
     read = run_folder.load(tmp_path / "run")
     tensors = made.fitted.tensors()
@@ -1256,7 +1256,15 @@ def test_train_config_never_creates_objects(text, tmp_path, capsys):
     events.write_text("user,item\na,x\nb,y\na,y\n", encoding="utf-8")
     try:
         code = cli.main(
-            ["train", str(events), "--config", str(config), "--out", str(tmp_path / "r")]
+            [
+                "train",
+                "--recipe=none",
+                str(events),
+                "--config",
+                str(config),
+                "--out",
+                str(tmp_path / "r"),
+            ]
         )
     except SystemExit as left:
         code = left.code

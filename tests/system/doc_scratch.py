@@ -37,11 +37,11 @@ def make(folder: Path) -> None:
             csv.writer(file).writerows([("item", "title"), *titles])
     split = _split(rows)
     write_split(split, folder / "DATA", format="csv")
-    trained = Recommender(**SMALL).fit(split)
+    trained = Recommender(recipe="none", **SMALL).fit(split)
     for name in ("RUN", "A", "FOLDER/one", "demo/run", "mf"):
         (folder / name).parent.mkdir(exist_ok=True)
         trained.save(folder / name)
-    bpr = Recommender(loss="bpr", **SMALL).fit(split)
+    bpr = Recommender(recipe="none", loss="bpr", **SMALL).fit(split)
     for name in ("B", "FOLDER/two", "bpr"):
         bpr.save(folder / name)
     (folder / "KEY").write_text("k" * 20, encoding="utf-8")

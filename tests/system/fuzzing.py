@@ -246,7 +246,7 @@ def check_config(content: bytes) -> str:
     config = folder / "config.toml"
     config.write_bytes(content)
     stderr, out = io.StringIO(), io.StringIO()
-    words = ["train", str(folder / "events.csv"), "--config", str(config)]
+    words = ["train", "--recipe=none", str(folder / "events.csv"), "--config", str(config)]
     words += ["--out", str(folder / "run"), "--dry-run"]
     with redirect_stderr(stderr), redirect_stdout(out):
         try:

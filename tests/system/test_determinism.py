@@ -37,12 +37,13 @@ from pathlib import Path
 folder, made = Path(sys.argv[1]), {}
 events = random_split(4, n_users=40, n_items=70, events=700)
 for model, loss in (("mf", "llpauc"), ("lightgcn", "bpr"), ("fism", "bce")):
-    one = Recommender(model=model, loss=loss, epochs=3, dimensions=6, batch_size=32, negatives=5)
+    settings = {"model": model, "loss": loss, "epochs": 3, "dimensions": 6, "batch_size": 32}
+    one = Recommender(recipe="none", negatives=5, **settings)
     one.fit(events)
     one.save(folder / model)
     write_recommendations(one.fitted, folder / f"{model}.csv", ListRequest(5))
 for model in ("popularity", "itemknn", "ease"):
-    Recommender(model=model).fit(events).save(folder / model)
+    Recommender(recipe="none", model=model).fit(events).save(folder / model)
 for path in sorted(folder.rglob("*")):
     if path.is_file() and path.name not in ("timings.json", "environment.json", "manifest.json"):
         made[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -74,7 +75,8 @@ split = random_split(3, n_users=900, n_items=1500, events=60_000)
 trained = {"epochs": 1, "dimensions": 64, "batch_size": 4096, "init": "spectral", "refit": True}
 for model in ("mf", "lightgcn", "fism", "itemknn", "popularity"):
     options = trained if model in ("mf", "lightgcn", "fism") else {}
-    folder = Recommender(model=model, **options).fit(split).save(Path(sys.argv[1]) / model)
+    one = Recommender(recipe="none", model=model, **options).fit(split)
+    folder = one.save(Path(sys.argv[1]) / model)
     print(model, hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest())
 """
 
@@ -127,7 +129,7 @@ def test_evaluate_equals_trec_eval():
 @pytest.mark.parametrize("model", ["mf", "lightgcn", "popularity", "itemknn", "ease"])
 def test_recommend_equals_argsort_for_saved_runs_and_single_users(model, tmp_path):
     options = {"epochs": 2, "dimensions": 8} if model in ("mf", "lightgcn") else {}
-    recommender = Recommender(model=model, **options).fit(random_split(6).train)
+    recommender = Recommender(recipe="none", model=model, **options).fit(random_split(6).train)
     loaded = Recommender.load(recommender.save(tmp_path / "run"))
     fitted = recommender.fitted
     users = fitted.user_ids.ids(range(len(fitted.user_ids))).tolist()

@@ -188,7 +188,10 @@ def test_train_on_a_full_disk_keeps_the_existing_run(tmp_path, capfd, monkeypatc
             if shown:
                 usage = shutil.disk_usage(disk)._replace(free=shown)
                 monkeypatch.setattr(system.shutil, "disk_usage", lambda path, usage=usage: usage)
-            assert main(["train", str(events), "--out", str(disk / "run"), *LARGE]) == code
+            assert (
+                main(["train", "--recipe=none", str(events), "--out", str(disk / "run"), *LARGE])
+                == code
+            )
             output = capfd.readouterr().err
             line = output.splitlines()[-1]
             assert f"bytes are free in {disk}" in line
@@ -231,7 +234,7 @@ def test_commands_refuse_a_read_only_disk_before_the_work(tmp_path, capfd):
         run = Recommender(model="popularity").fit(random_split(1).train).save(disk / "run")
         remount(disk, "ro")
         for words in (
-            ["train", events, "--out", run],
+            ["train", "--recipe=none", events, "--out", run],
             ["recommend", run, "--out", disk / "lists.csv"],
             ["data", "split", events, disk / "parts"],
             ["report", run, "--out", disk / "report.html"],
@@ -417,7 +420,17 @@ def test_train_degenerate_data_gives_a_result_or_one_line(title, model, tmp_path
         (data / f"{name}.csv").write_text(text)
     options = ["--epochs", "2", "--dimensions", "4"] if model in ("mf", "lightgcn") else []
     begun = time.monotonic()
-    words = ["train", data, "--model", model, "--out", tmp_path / "run", "--json", *options]
+    words = [
+        "train",
+        "--recipe=none",
+        data,
+        "--model",
+        model,
+        "--out",
+        tmp_path / "run",
+        "--json",
+        *options,
+    ]
     assert main([str(word) for word in words]) == code
     output = capfd.readouterr()
     if code:

@@ -99,7 +99,7 @@ def expected(history: History) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tracking_records_every_value_of_the_history(split, tmp_path, database):
-    recommender = Recommender(epochs=3, valid_every=2, seed=1, lr=0.01)
+    recommender = Recommender(recipe="none", epochs=3, valid_every=2, seed=1, lr=0.01)
     params = recommender.get_params()
     with tracking({"tensorboard": str(tmp_path), "mlflow": database}, params) as tracked:
         recommender.fit(split, on_epoch=tracked.epoch)
@@ -203,7 +203,7 @@ def test_tracking_records_how_the_run_ended(tmp_path, database, history, error, 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_check_trackers_refuses_a_tracker_that_is_not_installed(events, capsys, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)  # import and find_spec take it for missing
-    assert main(["train", str(events), f"--{name}", "place"]) == 2
+    assert main(["train", "--recipe=none", str(events), f"--{name}", "place"]) == 2
     stderr = capsys.readouterr().err
     assert stderr == f"llpauc: error: {name} is not installed; pip install 'llpauc[{name}]'\n"
     assert [path.name for path in Path().iterdir()] == ["events.csv"]
@@ -227,7 +227,22 @@ def test_train_refuses_an_unusable_tracking_place_before_training(
     events, capsys, monkeypatch, name, place, message
 ):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    assert main(["train", str(events), "--epochs", "1", "--out", "run", f"--{name}", place]) == 2
+    assert (
+        main(
+            [
+                "train",
+                "--recipe=none",
+                str(events),
+                "--epochs",
+                "1",
+                "--out",
+                "run",
+                f"--{name}",
+                place,
+            ]
+        )
+        == 2
+    )
     stderr = capsys.readouterr().err
     last = stderr.splitlines()[-1]
     assert last.startswith("llpauc: error: ")
@@ -255,7 +270,7 @@ def test_tracking_closes_the_first_tracker_if_the_second_is_refused(tmp_path, da
 
 def test_train_dry_run_tracks_nothing(events):
     words = ["--dry-run", "--tensorboard", "boards", "--mlflow", "sqlite:///mlflow.db"]
-    assert main(["train", str(events), *words]) == 0
+    assert main(["train", "--recipe=none", str(events), *words]) == 0
     assert [path.name for path in Path().iterdir()] == ["events.csv"]
 
 
@@ -264,7 +279,7 @@ def test_train_dry_run_tracks_nothing(events):
 
 def test_tracking_tensorboard_on_a_full_disk_does_not_stop_training(split, tmp_path, log_messages):
     """RLIMIT_FSIZE acts as the full disk."""
-    recommender = Recommender(epochs=4, seed=1)
+    recommender = Recommender(recipe="none", epochs=4, seed=1)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         with tracking({"tensorboard": str(tmp_path)}, PARAMS) as tracked:
@@ -283,7 +298,7 @@ def test_tracking_tensorboard_on_a_full_disk_does_not_stop_training(split, tmp_p
     (line,) = log_messages
     assert "tensorboard failed: File too large" in line
     assert [event.step for event in board(tmp_path).Scalars("train/loss")] == [1]
-    alone = Recommender(epochs=4, seed=1).fit(split)
+    alone = Recommender(recipe="none", epochs=4, seed=1).fit(split)
     assert [e.loss for e in recommender.history.epochs] == [e.loss for e in alone.history.epochs]
 
 
@@ -292,7 +307,7 @@ def test_tracking_mlflow_database_that_breaks_does_not_stop_training(
 ):
     path = tmp_path / "copy.db"
     path.write_bytes(Path(database.removeprefix("sqlite:///")).read_bytes())
-    recommender = Recommender(epochs=3, seed=1)
+    recommender = Recommender(recipe="none", epochs=3, seed=1)
     with tracking({"mlflow": f"sqlite:///{path}"}, PARAMS) as tracked:
 
         def on_epoch(epoch: Epoch) -> None:
@@ -354,7 +369,7 @@ def test_train_prints_one_message_for_a_tracker_that_fails(
 ):
     monkeypatch.setitem(TRACKERS, "mlflow", lambda place, params, name: Breaking(where, place))
     words = ["--epochs", "2", "--out", "run", "--mlflow", "calls.txt"]
-    assert main(["train", str(events), *words]) == 0
+    assert main(["train", "--recipe=none", str(events), *words]) == 0
     assert Path("calls.txt").read_text().splitlines() == calls
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "server gone" in line]
     assert line.startswith("mlflow failed: server gone; ")
@@ -377,7 +392,7 @@ def test_train_tracks_all_settings_and_the_test_metrics(events, database, capsys
     assert main(["data", "split", str(events), "parts"]) == 0
     words = ["--epochs", "2", "--alpha", "0.6", "--tensorboard", "boards", "--mlflow", database]
     capsys.readouterr()
-    assert main(["train", "parts", *words, "--out", "run", "--json"]) == 0
+    assert main(["train", "--recipe=none", "parts", *words, "--out", "run", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)["test"]["mf"]["all"]
     run = last_run(database)
     assert run.data.metrics["test/ndcg_at_20"] == measured["ndcg@20"]
@@ -402,14 +417,14 @@ def test_train_tracks_a_model_without_epochs(events, database):
 
 def test_train_that_diverges_is_tracked_as_failed(events, database):
     words = ["--lr", "1e30", "--epochs", "2", "--out", "run", "--mlflow", database]
-    assert main(["train", str(events), *words]) == 1
+    assert main(["train", "--recipe=none", str(events), *words]) == 1
     run = last_run(database)
     assert (run.info.status, run.data.tags["stopped"]) == ("FAILED", "diverged")
 
 
 @pytest.mark.slow
 def test_train_interrupted_is_tracked_as_killed(events, database):
-    words = [LLPAUC, "train", events, "--epochs", "100000", "--patience", "100000",
+    words = [LLPAUC, "train", "--recipe=none", events, "--epochs", "100000", "--patience", "100000",
              "--out", "run", "--tensorboard", "boards", "--mlflow", database]  # fmt: skip
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -451,7 +466,7 @@ def test_trackers_print_nothing_and_use_no_network(events):
     quiet = {k: v for k, v in os.environ.items() if k not in testing and "MLFLOW" not in k}
 
     # A new database: its tables are what MLflow has most to say about.
-    words = ["train", str(events), "--epochs", "1", "--out", "run", "--json",
+    words = ["train", "--recipe=none", str(events), "--epochs", "1", "--out", "run", "--json",
              "--tensorboard", "boards", "--mlflow", "sqlite:///mlflow.db"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", QUIET, *words], env=quiet, capture_output=True, text=True
@@ -473,7 +488,7 @@ def test_import_llpauc_imports_no_tracker():
 
 
 def test_recommender_save_writes_the_history_as_json_lines(split, tmp_path):
-    recommender = Recommender(epochs=3, valid_every=2, seed=1).fit(split)
+    recommender = Recommender(recipe="none", epochs=3, valid_every=2, seed=1).fit(split)
     recommender.save(tmp_path / "run")
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     epochs = [dataclasses.asdict(epoch) for epoch in recommender.history.epochs]

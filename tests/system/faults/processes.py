@@ -31,7 +31,7 @@ def kill_processes(folder: Path, kills: int, *options: str, seed: int = 0) -> li
     """
     write_events(folder / "events.csv", 40_000)
     rng = random.Random(seed)
-    words = ["train", str(folder / "events.csv"), "--epochs", str(3 + 2 * kills),
+    words = ["train", "--recipe=none", str(folder / "events.csv"), "--epochs", str(3 + 2 * kills),
              "--patience", "99", "--checkpoint-every", "0.2s", *options]  # fmt: skip
     whole = _start(folder, "whole", words, 0)
     assert whole.wait(600) == 0

@@ -143,11 +143,20 @@ TRAININGS = {
 @pytest.mark.parametrize("name", TRAININGS)
 def test_train_killed_at_ten_moments_keeps_the_old_run_and_resumes_to_the_same_bits(name, files):
     write_events(files / "old.csv", users=20)
-    Recommender(epochs=1, dimensions=4).fit(str(files / "old.csv")).save(files / "run")
+    Recommender(recipe="none", epochs=1, dimensions=4).fit(str(files / "old.csv")).save(
+        files / "run"
+    )
     old = fingerprint(files / "run")
     arguments = words(Path("events.csv"), Path("run"))
     if name == "recipe":
-        arguments = ["train", "events.csv", "--out", "run", "--checkpoint-every", "0.02s"]
+        arguments = [
+            "train",
+            "events.csv",
+            "--out",
+            "run",
+            "--checkpoint-every",
+            "0.02s",
+        ]
     killed = Killed(files, [*arguments, *TRAININGS[name], "--resume"])
     new, outcomes = fingerprint(killed.whole / "run"), []
     assert new != old
@@ -164,7 +173,9 @@ def test_train_killed_at_ten_moments_keeps_the_old_run_and_resumes_to_the_same_b
 
 
 def test_update_killed_at_ten_moments_leaves_the_old_run_or_the_new_one(files):
-    Recommender(epochs=2, dimensions=8).fit(str(files / "events.csv")).save(files / "run")
+    Recommender(recipe="none", epochs=2, dimensions=8).fit(str(files / "events.csv")).save(
+        files / "run"
+    )
     write_events(files / "more.csv", users=90, seed=4)
     killed = Killed(files, ["update", "run", "more.csv", "--epochs", "20"])
     old, new, outcomes = fingerprint(files / "run"), fingerprint(killed.whole / "run"), []

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("prlimit"), reason="no prlimit 
 def made(tmp_path_factory) -> Path:
     """A run, and a split of as many users and items."""
     folder = tmp_path_factory.mktemp("million")
-    recommender = Recommender("mf")
+    recommender = Recommender("mf", recipe="none")
     recommender.fitted = make_fitted(USERS, ITEMS, seen=5)
     recommender.fitted_params = recommender.get_params()
     recommender.save(folder / "run")
@@ -118,8 +118,8 @@ def test_commands_below_the_memory_bound_give_a_result_or_name_the_bytes(
 def test_train_under_a_small_memory_limit_is_a_one_line_error(made, tmp_path):
     """Tables, moments and the best weights of a million users in 64 dimensions are over a GB."""
     for megabytes in (1500, 2500):
-        words = ["train", made / "data", "--out", tmp_path / "run", "--epochs", "1",
-                 "--dimensions", "64", "--metrics", "recall@20"]  # fmt: skip
+        words = ["train", "--recipe=none", made / "data", "--out", tmp_path / "run",
+                 "--epochs", "1", "--dimensions", "64", "--metrics", "recall@20"]  # fmt: skip
         code, stderr, peak = limited(megabytes, *words)
         last = stderr.splitlines()[-1] if stderr else ""
         print(f"train under {megabytes} MB of addresses: exit {code}, peak {peak:,} MB, {last}")
