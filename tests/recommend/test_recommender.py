@@ -520,8 +520,8 @@ def test_network_tables_have_different_initial_values(shape):
 
 def test_get_params_and_set_params_round_trip():
     recommender = Recommender("fism", "bpr", recipe="none", hold_out=0.2, epochs=3, dimensions=7)
-    params = {"model": "fism", "loss": "bpr", "hold_out": 0.2, "how": "auto", "refit": False,
-              "epochs": 3, "dimensions": 7}  # fmt: skip
+    params = {"model": "fism", "loss": "bpr", "recipe": "none", "hold_out": 0.2, "how": "auto",
+              "refit": None, "epochs": 3, "dimensions": 7}  # fmt: skip
     assert recommender.get_params() == recommender.get_params(deep=False) == params
     assert eval(repr(recommender)).get_params() == params
     assert recommender.set_params(epochs=5, hold_out=0.0) is recommender
@@ -737,7 +737,7 @@ def test_fit_again_replaces_the_history(tmp_path):
 def test_load_saved_recommender_gives_the_same_bits(name, fitted, tmp_path):
     made = fitted[name]
     loaded = Recommender.load(made.save(tmp_path / "run"))
-    assert loaded.get_params() == made.get_params()
+    assert loaded.get_params() == made.fitted_params
     asked = [*USERS, "unknown"]
     for ask in (
         lambda r: r.recommend(asked, len(ITEMS) + 1),
@@ -981,7 +981,7 @@ def test_load_run_with_former_names(tmp_path, monkeypatch):
     made = fit("fism", init="spectral", cold_users="random")
     former = {"fism": "itemsum", "init": "start", "cold_users": "cold"}
     params = {former.get(name, name): value for name, value in made.fitted_params.items()}
-    monkeypatch.setattr("llpauc.recommend.recommender.config_toml", lambda params: "")
+    monkeypatch.setattr("llpauc.recommend.recommender.config_toml", lambda *_: "")
     made.fitted_params = params | {"model": "itemsum", "layers": 2}
     again = Recommender.load(made.save(tmp_path / "run"))
     assert (again.model, again.parameters["init"]) == ("fism", "spectral")

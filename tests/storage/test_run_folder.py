@@ -249,11 +249,11 @@ def test_save_and_load_every_model_bit_for_bit(name, tmp_path):
         assert read.tensors[key].shape == value.shape
         assert read.tensors[key].tobytes() == np.ascontiguousarray(value).tobytes()
     assert (read.user_ids, read.item_ids) == (TRAIN.user_ids.arrow(), TRAIN.item_ids.arrow())
-    assert read.meta == {"params": made.get_params(), "data": "events.csv"}
+    assert read.meta == {"params": made.fitted_params, "data": "events.csv"}
     epochs = [json.loads(line) for line in read.extra["metrics.jsonl"].splitlines()]
     assert [e["number"] for e in epochs] == ([1, 2] if RUNS[name].get("epochs") else [])
     back = Recommender.load(tmp_path / "run")
-    assert back.get_params() == made.get_params()
+    assert back.get_params() == made.fitted_params
     back.save(tmp_path / "again", data="events.csv")
     for file in ("tensors.safetensors", "users.parquet", "items.parquet", "meta.json"):
         assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "run" / file).read_bytes()

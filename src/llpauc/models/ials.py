@@ -80,8 +80,10 @@ class IALS(Model):
         shape = (train.n_items, self.options.dimensions)
         self.item_vectors = scale * rng.standard_normal(shape, dtype=np.float32)
         self.user_vectors = np.zeros((train.n_users, shape[1]), np.float32)
-        for _ in range(self.options.iterations):
+        for iteration in range(self.options.iterations):
             self._solve(by_user, self.item_vectors, self.user_vectors, _STEPS)
+            if iteration == 0:  # the random values would stay where no user has a component
+                self.item_vectors[:] = 0
             self._solve(by_item, self.user_vectors, self.item_vectors, _STEPS)
         self._solve(by_user, self.item_vectors, self.user_vectors, _STEPS)
         self.fallback = item_counts(train)

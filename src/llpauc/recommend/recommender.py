@@ -28,11 +28,11 @@ from llpauc.data.splits import split_rule
 from llpauc.errors import InputError, check_at_least, choose, listing
 from llpauc.evaluation.scorer import Constant, Scorer, Scores
 from llpauc.models.base import FitData, Model, NewEvents, Training
-from llpauc.models.registry import MODELS
+from llpauc.models.registry import MODELS, trained_models
 from llpauc.progress import progress
 from llpauc.recommend.fitted import Fitted, ids_or_none
 from llpauc.recommend.lists import hidden_items
-from llpauc.recommend.parameters import Plan, config_toml, current_names, plan
+from llpauc.recommend.parameters import Plan, config_toml, current_names, foreign_options, plan
 from llpauc.recommend.recipes import RECIPES, with_loss, with_model
 from llpauc.recommend.sources import as_split
 from llpauc.recommend.update import EPOCHS, check_no_half_life, new_events
@@ -112,21 +112,28 @@ class Recommender:
 
     def plan(self) -> Plan:
         """The parameters sorted by purpose, with the defaults of the options."""
-        return plan(self.model or "mf", self.loss or "llpauc", self.parameters)
+        return plan(self._model("mf"), self.loss or "llpauc", self.parameters)
+
+    def _model(self, preferred: str) -> str:
+        """The given model; else the preferred one, or with a recipe one with the given options."""
+        if self.model is not None or self.recipe == "none":
+            return self.model or preferred
+        names = [preferred, *trained_models()]
+        fitting = [name for name in names if not foreign_options(name) & set(self.parameters)]
+        return (fitting or names)[0]
 
     def for_data(self, split: Split) -> Recommender:
         """This recommender with the settings of its recipe for these events, where none are given;
         its recipe is then none."""
         if self.recipe == "none" or (self.model is not None and not MODELS[self.model].trained):
-            settings = {"model": self.model or "mf", "loss": self.loss or "llpauc"}
+            settings = {"model": self._model("mf"), "loss": self.loss or "llpauc"}
         else:
             settings = RECIPES[self.recipe](split.train, split.valid)
             if self.parameters.get("shard"):  # a blend needs whole tables
                 settings.pop("blend", None)
             if self.loss not in (None, settings["loss"]):
                 settings = with_loss(settings, str(self.loss))
-            if self.model not in (None, settings["model"]):
-                settings = with_model(settings, str(self.model))
+            settings = with_model(settings, self._model(settings["model"]))
         given = {name: value for name, value in self.get_params().items() if value is not None}
         return Recommender(**{"refit": False, **settings, **given, "recipe": "none"})
 
