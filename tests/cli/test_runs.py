@@ -140,7 +140,7 @@ def test_config_toml_has_every_setting_as_an_option(loss):
     plan = dataclasses.asdict(recommender.plan())
     config = tomllib.loads(config_toml(recommender.get_params()))
     options = {field.name for field in dataclasses.fields(ModelOptions)}
-    of_train = {"seed", "hold_out", "how", "refit"}
+    of_train = {"seed", "hold_out", "how", "refit", "recipe"}
     assert set(config) <= options | of_train
     assert of_train <= set(inspect.signature(train).parameters)
     rest = dict(pair.split("=") for pair in config.pop("loss_options").split(","))
@@ -148,6 +148,7 @@ def test_config_toml_has_every_setting_as_an_option(loss):
     expected |= {p.name: p.default for p in inspect.signature(LOSSES[loss]).parameters.values()
                if p.default is not inspect.Parameter.empty}  # fmt: skip
     expected |= plan["loss_parameters"] | {"hold_out": 0.1, "how": "auto", "refit": False}
+    expected["recipe"] = "none"
     stored = {**config, **rest}
     assert set(stored) == {name for name, value in expected.items() if value is not None}
     assert all(str(stored[name]) == str(expected[name]) for name in stored)

@@ -521,7 +521,7 @@ def test_network_tables_have_different_initial_values(shape):
 def test_get_params_and_set_params_round_trip():
     recommender = Recommender("fism", "bpr", recipe="none", hold_out=0.2, epochs=3, dimensions=7)
     params = {"model": "fism", "loss": "bpr", "recipe": "none", "hold_out": 0.2, "how": "auto",
-              "refit": None, "epochs": 3, "dimensions": 7}  # fmt: skip
+              "refit": False, "epochs": 3, "dimensions": 7}  # fmt: skip
     assert recommender.get_params() == recommender.get_params(deep=False) == params
     assert eval(repr(recommender)).get_params() == params
     assert recommender.set_params(epochs=5, hold_out=0.0) is recommender

@@ -294,7 +294,7 @@ def test_update_after_load_equals_load_after_update(fitted, tmp_path):
 @pytest.mark.parametrize("fitted", list(BASELINES), indirect=True)
 def test_update_refits_models_without_training_on_all_events(fitted):
     fitted.update(NEW)
-    whole = Recommender(recipe="none", **fitted.get_params()).fit(blocks())
+    whole = Recommender(**fitted.get_params()).fit(blocks())
     users, items = list(fitted.fitted.user_ids), list(fitted.fitted.item_ids)
     rows = np.ix_(whole.fitted.user_ids.indices(users), whole.fitted.item_ids.indices(items))
     np.testing.assert_allclose(table(fitted), table(whole)[rows], rtol=1e-4, atol=1e-5)

@@ -315,7 +315,7 @@ def test_load_newest_resume_without_checkpoint_starts_from_the_beginning(tmp_pat
 
 
 def test_open_checkpoints_refuses_a_folder_in_use(tmp_path):
-    refused = pytest.raises(InputError, match="in use by another training")
+    refused = pytest.raises(InputError, match="is in use: another command writes to it")
     with open_checkpoints(CheckpointSettings(tmp_path / "c")), refused:
         SHORT.train(CheckpointSettings(tmp_path / "c"))
     SHORT.train(CheckpointSettings(tmp_path / "c"))
@@ -597,7 +597,7 @@ def test_train_signal_saves_a_run_and_a_checkpoint(number, code, training, tmp_p
     with start(words(training[0], out, *more)) as process:
         wait_for(process, "epoch   2")
         assert main(words(training[0], out, *more)) == 2  # while the other is at work
-        assert "in use by another training" in capfd.readouterr().err
+        assert "is in use: another command writes to it" in capfd.readouterr().err
         process.send_signal(number)
         err = process.communicate(timeout=60)[1]
     assert process.returncode == code

@@ -474,7 +474,15 @@ def test_trackers_print_nothing_and_use_no_network(events):
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)  # all of it
     lines = done.stderr.splitlines()
-    known = ("events.csv: ", "Recommender(", "epoch ", "no test part", "next: ", str(events))
+    known = (
+        "validation events",
+        "events.csv: ",
+        "Recommender(",
+        "epoch ",
+        "no test part",
+        "next: ",
+        str(events),
+    )
     assert [line for line in lines if not line.startswith(known)] == []
 
 

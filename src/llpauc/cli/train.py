@@ -84,6 +84,7 @@ def train(
     from llpauc.recommend.recipes import description
     from llpauc.storage.atomic import writer_lock
     from llpauc.storage.run_folder import check_replaceable
+    from llpauc.training import check_feasible
     from llpauc.training.loop import without_empty_valid
     from llpauc.training.tracking import check_trackers
 
@@ -107,7 +108,10 @@ def train(
         # Read the data, on which the settings of a recipe depend
         split = table.load_split(path)
         recommender = recommender.for_data(without_empty_valid(split))
-        width = getattr(recommender.plan().model_options, "dimensions", 0)
+        plan = recommender.plan()
+        width = getattr(plan.model_options, "dimensions", 0)
+        if plan.training is not None:
+            check_feasible(split.train, width, plan.training)
         check_free_space(out, 4 * (len(split.train) + width * (split.n_users + split.n_items)))
         record = table.record(split)
         return _Job(path, out, recommender, split, names, trackers, checkpoint, record)

@@ -180,7 +180,7 @@ def item_weights(train: Interactions, regularization: float, neighbours: int) ->
     return sparse.csr_matrix((solved[found], (chosen[found], targets)), shape=shape)
 
 
-@numba.njit(parallel=True, cache=True)
+@numba.njit(parallel=True, cache=True, fastmath=True)
 def _solve_all(starts, columns, counts, totals, regularization, chosen, solved):
     """Neighbours and weights of every item; the CSR matrix of counts has sorted columns."""
     for j in numba.prange(len(starts) - 1):
@@ -206,7 +206,8 @@ def _solve_all(starts, columns, counts, totals, regularization, chosen, solved):
         solved[j, :n] = right
 
 
-@numba.njit(cache=True)
+# Inlined: as functions of their own they would be optimized in another way once they are cached.
+@numba.njit(inline="always")
 def _nearest(items, counts, totals, j, most):
     """The items of highest count / sqrt(total), j left out; sorted, equal ones by their index."""
     others = np.empty(len(items), np.int32)
@@ -233,7 +234,7 @@ def _nearest(items, counts, totals, j, most):
     return out
 
 
-@numba.njit(cache=True)
+@numba.njit(inline="always")
 def _lookup(columns, values, wanted, out):
     """out[i] = value of column wanted[i], 0 where there is none; both are sorted."""
     begin = 0
@@ -249,7 +250,7 @@ def _lookup(columns, values, wanted, out):
         out[i] = values[begin] if found else np.float32(0.0)
 
 
-@numba.njit(cache=True, fastmath=True)
+@numba.njit(inline="always", fastmath=True)
 def _cholesky_solve(a, b):
     """Solve a x = b in place of b; the lower triangle of the symmetric `a` is overwritten."""
     n = len(b)

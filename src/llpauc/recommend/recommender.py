@@ -87,6 +87,8 @@ class Recommender:
         self.model, self.loss, self.recipe, self.how = model, loss, recipe, how
         self.hold_out, self.refit, self.parameters = hold_out, refit, parameters
         choose(RECIPES, recipe, "recipe")
+        if recipe == "none":
+            self.model, self.loss, self.refit = model or "mf", loss or "llpauc", bool(refit)
         if not 0 <= hold_out < 1:
             raise InputError(f"hold_out must be in [0, 1), got {hold_out!r}")
         split_rule(how, valid=hold_out, test=0.0)

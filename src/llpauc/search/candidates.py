@@ -104,8 +104,8 @@ class Candidate:
 def method_name(settings: Mapping[str, Any], *details: str) -> str:
     """A name for reports.
 
-    >>> method_name({"model": "ease", "regularization": 200.0})
-    'EASE, regularization 200'
+    >>> method_name({"model": "itemknn", "neighbours": 30})
+    'ItemKNN, neighbours 30'
     >>> method_name({"model": "lightgcn", "loss": "llpauc", "dimensions": 128}, "temperature 0.2")
     'LightGCN + LLPAUC, 128 dimensions, temperature 0.2'
     """

@@ -59,8 +59,9 @@ def write_events(path: Path, users: int = 60, items: int = 150, each: int = 12) 
 def words(events: Path, out: Path, *more: str) -> list[str]:
     """`train`, without early stopping and with a checkpoint every few batches."""
     return [
-        "train", str(events), "--out", str(out), "--dimensions", "8", "--batch-size", "32",
-        "--negatives", "9", "--patience", "99", "--checkpoint-every", "0.02s", *more,
+        "train", str(events), "--recipe=none", "--out", str(out), "--dimensions", "8",
+        "--batch-size", "32", "--negatives", "9", "--patience", "99",
+        "--checkpoint-every", "0.02s", *more,
     ]  # fmt: skip
 
 
