@@ -315,7 +315,7 @@ def test_load_newest_resume_without_checkpoint_starts_from_the_beginning(tmp_pat
 
 
 def test_open_checkpoints_refuses_a_folder_in_use(tmp_path):
-    refused = pytest.raises(InputError, match="is in use: another command writes to it")
+    refused = pytest.raises(InputError, match="in use by another training")
     with open_checkpoints(CheckpointSettings(tmp_path / "c")), refused:
         SHORT.train(CheckpointSettings(tmp_path / "c"))
     SHORT.train(CheckpointSettings(tmp_path / "c"))
