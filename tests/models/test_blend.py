@@ -85,3 +85,8 @@ def test_blend_of_a_diverged_training_is_the_main_model(split):
         recommender.fit(split)
     assert recommender.fitted_params["blend"] is None
     assert recommender.recommend([0], k=3)[0].shape == (1, 3)
+
+
+def test_blend_none_leaves_the_trained_model_alone(split):
+    recommender = Recommender(model="mf", dimensions=8, epochs=2, blend="none").fit(split)
+    assert recommender.require_fitted().model.name == "mf"

@@ -53,7 +53,7 @@ class EmbeddingOptions:
         cold_users: vector of a user without training events: mean (the mean user vector, close to
             popularity) or random (the untrained vector, as in the paper).
         blend: models without training whose scores are added, separated by commas, such as
-            ease,ials; the weights are chosen on the validation part.
+            ease,ials, or none; the weights are chosen on the validation part.
     """
 
     dimensions: Annotated[int, Ge(1), Grid(32, 64, 128, 256)] = 64
@@ -62,9 +62,7 @@ class EmbeddingOptions:
     init: Literal["random", "spectral"] = "random"
     init_scale: Positive = 0.01
     cold_users: ColdUsers = "mean"
-    blend: Annotated[str, Choices("llpauc.models.registry:untrained_models", many=True)] | None = (
-        None
-    )
+    blend: Annotated[str, Choices("llpauc.models.registry:blend_names", many=True)] | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -209,7 +207,7 @@ class ModelEntry:
     def make(self, options: Any) -> Model:
         """A model with these options; a `Blend` where they name further models."""
         model = self.load()(options)
-        if not getattr(options, "blend", None):
+        if getattr(options, "blend", None) in (None, "none"):
             return model
         from llpauc.models.blend import Blend
 
@@ -276,3 +274,8 @@ def trained_models() -> list[str]:
 def untrained_models() -> list[str]:
     """Names of the models that are fitted at once, without a loss."""
     return [name for name, entry in MODELS.items() if not entry.trained]
+
+
+def blend_names() -> list[str]:
+    """What the option `blend` accepts."""
+    return ["none", *untrained_models()]

@@ -149,7 +149,7 @@ def description(settings: Mapping[str, Any], train: Interactions) -> list[str]:
         f" {settings['dimensions']} dimensions",
         f"loss {settings['loss']}, against {drawn}{recent}",
     ]
-    if settings.get("blend"):
+    if settings.get("blend") not in (None, "none"):
         added = str(settings["blend"]).replace(",", ", ")
         lines.append(f"blend: {added} are added with the weights that are best on validation")
     if settings.get("refit"):
