@@ -5,8 +5,10 @@ import pytest
 
 from llpauc.data.interactions import Split
 from llpauc.data.splits import hold_out
+from llpauc.errors import InputError
 from llpauc.evaluation.full_ranking import evaluate
-from llpauc.models.blend import Blend
+from llpauc.models.blend import Blend, choose_weights
+from llpauc.models.registry import blend_text, parse_blend
 from llpauc.recommend import Recommender
 from llpauc.training import Diverged
 from tests.models.test_ease import random_events
@@ -61,6 +63,8 @@ def test_blend_saved_and_loaded_gives_the_same_scores_and_can_be_updated(split, 
         assert before.tolist() == after.tolist()
     model, other = (r.require_fitted().model for r in (recommender, loaded))
     assert model.weights == other.weights
+    again = Recommender(**loaded.fitted_params).fit(split).require_fitted().model
+    assert again.weights == model.weights  # given, not chosen
     assert [o.options for o in model.others.values()] == [o.options for o in other.others.values()]
     loaded.update(random_events(155, 41, 0.02, seed=6), epochs=1)
     assert loaded.require_fitted().model.weights == model.weights
@@ -75,7 +79,7 @@ def test_blend_fold_in_uses_all_models(split):
 
 def test_blend_drops_a_model_that_does_not_help(split):
     model = Recommender(**QUICK, blend="popularity,ease").fit(split).require_fitted().model
-    assert 0 not in model.weights
+    assert 0 not in model.weights[1:]
     assert len(model.weights) == 1 + len(model.others)
 
 
@@ -90,3 +94,45 @@ def test_blend_of_a_diverged_training_is_the_main_model(split):
 def test_blend_none_leaves_the_trained_model_alone(split):
     recommender = Recommender(model="mf", dimensions=8, epochs=2, blend="none").fit(split)
     assert recommender.require_fitted().model.name == "mf"
+
+
+def test_parse_blend_is_the_inverse_of_blend_text():
+    text = "ease(weight=0.3, regularization=100.0), ials(weight=0.2)"
+    assert blend_text(parse_blend(text)) == text
+    assert blend_text(parse_blend("ease,ials")) == "ease, ials"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "ease,ease", "mf", "easy", "ease(", "ease(100)", "ease(weigth=1)", "ease(weight=2)",
+        "ease(weight=0.3),ials", "ease(weight='a')", "ease(regularization=-1)", "__import__('os')",
+        "ease(weight=0.6),ials(weight=0.6)",
+    ],
+)  # fmt: skip
+def test_parse_blend_refuses(text):
+    with pytest.raises(InputError):
+        Recommender(model="mf", blend=text).plan()
+
+
+def test_choose_weights_has_the_best_ndcg_of_all_shares(split):
+    valid = split.valid.matrix.toarray().astype(np.float32)
+    noise = np.random.default_rng(0).random((2, *valid.shape)).astype(np.float32)
+    scorers = [Fixed(noise[0]), Fixed(noise[1] + 0.3 * valid)]
+
+    def value(weights) -> float:
+        scores = sum(w * zscores(s.scores) for w, s in zip(weights, scorers, strict=True))
+        return evaluate(Fixed(scores), split, on="valid", metrics=["ndcg@20"]).mean("ndcg@20")
+
+    chosen = choose_weights(scorers, split)
+    assert value(chosen) == pytest.approx(max(value((1 - v / 20, v / 20)) for v in range(21)))
+
+
+class Fixed:
+    """Scores from a matrix."""
+
+    def __init__(self, scores: np.ndarray) -> None:
+        self.scores, self.n_items = scores, scores.shape[1]
+
+    def scores_into(self, users, out) -> None:
+        out[:] = self.scores[users]

@@ -12,18 +12,24 @@ import numpy as np
 import numpy.typing as npt
 
 from llpauc.data.ids import Indices
-from llpauc.data.interactions import Split
+from llpauc.data.interactions import Split, pairs_before
 from llpauc.errors import InputError
+from llpauc.evaluation.ranking import rank
 from llpauc.evaluation.scorer import Scorer, Scores
-from llpauc.models.base import Arrays, FitData, FitResult, Model, NewEvents, Training, check_shape
-from llpauc.models.choice import best_of_grid, valid_metric
+from llpauc.metrics import ndcg
+from llpauc.models.base import Arrays, FitData, FitResult, Model, NewEvents, Training
+from llpauc.models.choice import sampled_valid
+from llpauc.models.registry import blend_text
 from llpauc.training import Diverged
 
 logger = logging.getLogger(__name__)
 
-_GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-_FIRST = 0.3  # of the grid, also where there is nothing to choose on
-_WEIGHTS = "blend_weights"  # the array that is saved
+_GRID = np.linspace(0, 1, 21)
+_UNCHOSEN = 0.3  # weight of a model where there is nothing to choose on
+_K = 20
+_CANDIDATES = 100  # best items of each model for a user; the best of a blend are among them
+_ROUNDS = 3
+_TILE = 64  # users whose scores are in memory at a time
 
 
 class Blend(Model):
@@ -32,25 +38,33 @@ class Blend(Model):
     z subtracts the mean over the items of a user and divides by their standard deviation, since the
     scores of a linear model grow with the length of the history and those of a cosine do not.
 
-    The weights start with the main model alone. Then each other model is added: the scores so far
-    count 1 - v and those of the added model v, with the v in 0, 0.1, ..., 1 of the best NDCG@20 on
-    the validation part. A model that does not help gets v = 0.
+    Weights that are not given are those of the best NDCG@20 on the validation part; see
+    `choose_weights`. A model that does not help is dropped.
 
     Args:
         main: a trained model; its option `blend` names the others.
         others: models without training, by name.
+        weights: of the others, by name; None to choose them.
     """
 
     name: ClassVar[str] = "blend"
 
-    def __init__(self, main: Model, others: Mapping[str, Model]) -> None:
+    def __init__(
+        self, main: Model, others: Mapping[str, Model], weights: Mapping[str, float | None]
+    ) -> None:
         self.main, self.others = main, dict(others)
-        self.weights: list[float] = []
+        given = [weight for weight in weights.values() if weight is not None]
+        self.weights = [1 - sum(given), *given] if given else []
 
     @property
     def options(self) -> Any:
-        """The options of the main model."""
-        return dataclasses.replace(self.main.options, blend=",".join(self.others) or None)
+        """The options of the main model; `blend` has the weights and options that were chosen."""
+        blended = {}
+        for weight, (name, other) in zip(self.weights[1:], self.others.items(), strict=True):
+            options = dataclasses.asdict(other.options)
+            given = {key: value for key, value in options.items() if value is not None}
+            blended[name] = {"weight": weight, **given}
+        return dataclasses.replace(self.main.options, blend=blend_text(blended))
 
     @property
     def description(self) -> str:
@@ -63,7 +77,8 @@ class Blend(Model):
     def fit(self, data: FitData, training: Training | None = None) -> FitResult:
         """Fit all models; an interrupted or diverged training leaves only the main model."""
         assert training is not None
-        training = dataclasses.replace(training, on_chosen=lambda: self._choose(data.split))
+        if not self.weights:
+            training = dataclasses.replace(training, on_chosen=lambda: self._choose(data.split))
         try:
             result = self.main.fit(data, training)
         except Diverged:
@@ -73,10 +88,8 @@ class Blend(Model):
             self._leave_main()
             return result
         if not self.weights:  # there are no validation events
-            self.weights = _with_weights([1.0], [_FIRST] * len(self.others))
-        for name in [n for n, w in zip(self.others, self.weights[1:], strict=True) if not w]:
-            del self.others[name]
-        self.weights = [self.weights[0], *(weight for weight in self.weights[1:] if weight)]
+            rest = (1 - _UNCHOSEN) ** len(self.others)
+            self.weights = [rest] + [(1 - rest) / len(self.others)] * len(self.others)
         for other in self.others.values():
             if result.events is not data.split.train or not other.is_fitted:
                 other.fit(FitData(data.split, [result.events]))
@@ -92,22 +105,17 @@ class Blend(Model):
         """Fit the other models on train, and choose their options and weights on validation."""
         if split.valid is None:
             return
-        histories, self.weights = split.train.matrix, [1.0]
-        scorers = [self.main.scorer(histories)]
         for name, other in list(self.others.items()):
             try:
                 other.fit(FitData(split, [split.train]))
             except (InputError, MemoryError) as error:
                 logger.warning("%s", f"{name} is left out of the blend: {error}")
                 del self.others[name]
-                continue
-            scorers.append(other.scorer(histories))
-
-            def value(added: float) -> float:
-                weights = _with_weights(self.weights, [added])
-                return valid_metric(_BlendScorer(scorers, weights), split)
-
-            self.weights = _with_weights(self.weights, [best_of_grid(_GRID, _FIRST, value)])
+        models = [self.main, *self.others.values()]
+        weights = choose_weights([model.scorer(split.train.matrix) for model in models], split)
+        helpful = {n: round(w, 4) for n, w in zip(self.others, weights[1:], strict=True) if w}
+        self.others = {name: self.others[name] for name in helpful}
+        self.weights = [1 - sum(helpful.values()), *helpful.values()]
 
     def _set_fallback(self) -> None:
         models = [self.main, *self.others.values()]
@@ -137,42 +145,79 @@ class Blend(Model):
 
     def extend(self, new: NewEvents, training: Training | None = None) -> tuple[Model, FitResult]:
         main, result = self.main.extend(new, training)
-        model = Blend(main, {name: other.extend(new)[0] for name, other in self.others.items()})
+        others = {name: other.extend(new)[0] for name, other in self.others.items()}
+        model = Blend(main, others, dict(zip(self.others, self.weights[1:], strict=True)))
         model.weights = self.weights
         model._set_fallback()
         return model, result
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        arrays = {**self.main.arrays(), _WEIGHTS: np.array(self.weights)}
+        arrays = self.main.arrays()
         for name, other in self.others.items():
             arrays |= {f"{name}.{key}": array for key, array in other.arrays().items()}
-            for option, value in dataclasses.asdict(other.options).items():
-                if value is not None:
-                    arrays[f"{name}.options.{option}"] = np.array([value])
         return arrays
 
     def load_arrays(self, arrays: Arrays, n_users: int, n_items: int) -> None:
         self.main.load_arrays(arrays, n_users, n_items)
-        check_shape(_WEIGHTS, arrays[_WEIGHTS], (1 + len(self.others),))
-        self.weights = arrays[_WEIGHTS].tolist()
         for name, other in self.others.items():
-            prefix, chosen = f"{name}.", f"{name}.options."
-            options = {k.removeprefix(chosen): arrays[k].item() for k in arrays if chosen in k}
-            other.options = other.Options(**options)
+            prefix = f"{name}."
             named = {k.removeprefix(prefix): arrays[k] for k in arrays if k.startswith(prefix)}
             other.load_arrays(named, n_users, n_items)
         self._set_fallback()
 
 
-def _with_weights(weights: Sequence[float], added: Sequence[float]) -> list[float]:
+def choose_weights(scorers: Sequence[Scorer], split: Split) -> list[float]:
+    """Weights of the best NDCG@20 on the validation part; they sum to 1.
+
+    They start with the first model alone. In turn each other model gets the share, in steps of
+    0.05, that is best while the proportions of the rest stay, until nothing changes. Only items
+    among the first 100 of at least one model are ranked, which is exact for each model alone.
     """
-    >>> _with_weights([1.0], [0.5, 0.2])
-    [0.4, 0.4, 0.2]
-    """
-    out = list(weights)
-    for weight in added:
-        out = [*(before * (1 - weight) for before in out), weight]
-    return out
+    split = sampled_valid(split)
+    assert split.valid is not None
+    users = np.unique(split.valid.users)
+    masked, relevant = pairs_before(split, "valid")[users], split.valid.matrix[users]
+    n_relevant = np.diff(relevant.indptr)
+    lists = [rank(scorer, users, _CANDIDATES, masked=masked) for scorer in scorers]
+    candidates = np.sort(np.concatenate([ranking.items for ranking in lists], axis=1), axis=1)
+    is_new = np.diff(candidates, axis=1, prepend=-1) > 0  # items of two lists count once
+    hits = np.zeros(candidates.shape, bool)
+    scores = np.empty((len(scorers), *candidates.shape), np.float32)
+    block = np.empty((_TILE, scorers[0].n_items), np.float32)
+    for start in range(0, len(users), _TILE):
+        rows = slice(start, min(start + _TILE, len(users)))
+        picked, tile = candidates[rows], block[: rows.stop - start]
+        hits[rows] = np.take_along_axis(relevant[rows].toarray() > 0, picked, axis=1)
+        for scorer, of_model in zip(scorers, scores, strict=True):
+            scorer.scores_into(users[rows], tile)
+            _standardize(tile, np.float32(1))
+            of_model[rows] = np.take_along_axis(tile, picked, axis=1)
+
+    def value(weights: npt.NDArray[np.float64]) -> float:
+        blended = np.tensordot(weights.astype(np.float32), scores, axes=1)
+        blended[~is_new] = -np.inf
+        k = min(_K, blended.shape[1])
+        best = np.argpartition(-blended, k - 1, axis=1)[:, :k]
+        order = np.argsort(-np.take_along_axis(blended, best, axis=1), axis=1, kind="stable")
+        top = np.take_along_axis(best, order, axis=1)
+        return float(ndcg(np.take_along_axis(hits, top, axis=1), n_relevant, _K).mean())
+
+    weights = np.eye(len(scorers))[0]
+    highest = value(weights)
+    for _ in range(_ROUNDS):
+        before = weights
+        for model in range(1, len(scorers)):
+            rest = np.where(np.arange(len(scorers)) == model, 0.0, weights)
+            if not rest.any():
+                continue
+            for share in _GRID:
+                trial = (1 - share) * rest / rest.sum()
+                trial[model] += share
+                if (found := value(trial)) > highest:
+                    highest, weights = found, trial
+        if weights is before:
+            break
+    return [float(weight) for weight in weights]
 
 
 class _BlendScorer:

@@ -14,11 +14,15 @@ METRIC = "ndcg@20"
 _USERS = 5_000  # validation users that decide
 
 
+def sampled_valid(split: Split) -> Split:
+    """The split with at most 5,000 validation users."""
+    assert split.valid is not None
+    return dataclasses.replace(split, valid=sample_users(split.valid, _USERS, seed=0))
+
+
 def valid_metric(scorer: Scorer, split: Split) -> float:
     """NDCG@20 on the validation part, of at most 5,000 users."""
-    assert split.valid is not None
-    sampled = dataclasses.replace(split, valid=sample_users(split.valid, _USERS, seed=0))
-    return evaluate(scorer, sampled, on="valid", metrics=[METRIC]).mean(METRIC)
+    return evaluate(scorer, sampled_valid(split), on="valid", metrics=[METRIC]).mean(METRIC)
 
 
 def best_of_grid(grid: Sequence[float], first: float, value: Callable[[float], float]) -> float:

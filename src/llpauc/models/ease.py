@@ -36,7 +36,6 @@ _GRID = (10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
 _FIRST = 200.0  # of the grid, also where there is nothing to choose on
 _PROBE_ITEMS, _PROBE_PAIRS = 1_000, 1_000_000  # size of the probes of `fit_cost`
 _PROBE_THREADS = (1, 1, None, None)  # None: all
-_FITS = 4  # fits that choosing the regularization takes, about
 
 Weights = Any  # (n_items, n_items), dense or CSR
 
@@ -67,6 +66,7 @@ class EASE(Model):
 
     name = "ease"
     Options = EASEOptions
+    choosing_fits = 3
     weights: Weights
 
     @classmethod
@@ -92,7 +92,9 @@ class EASE(Model):
             times.append(np.diff(at))
         scale = train.n_items / size
         factors = [pairs / max(_pairs(sample), 1.0), scale**3, scale**2]
-        return _FITS * float(np.min(times, axis=0) @ factors), 3 * 4 * train.n_items**2
+        return (1 + cls.choosing_fits) * float(
+            np.min(times, axis=0) @ factors
+        ), 3 * 4 * train.n_items**2
 
     def fit(self, data: FitData, training: Training | None = None) -> FitResult:
         train = data.all

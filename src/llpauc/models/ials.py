@@ -21,7 +21,6 @@ _GRIDS = {  # options that validation chooses, one after the other
     "unobserved_weight": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4),
 }
 _FIRST = {"regularization": 0.008, "unobserved_weight": 0.05}  # where there is nothing to choose on
-_FITS = 8  # that choosing the options takes, about
 _MULTIPLICATIONS_PER_SECOND = 2e10
 _STEPS = 3  # of conjugate gradients, each time the vectors of one side are solved for
 _FOLD_IN_STEPS = 10  # for new users, who start at 0
@@ -56,6 +55,7 @@ class IALS(Model):
 
     name = "ials"
     Options = IALSOptions
+    choosing_fits = 7
     user_vectors: Scores
     item_vectors: Scores
 
@@ -63,9 +63,8 @@ class IALS(Model):
     def fit_cost(cls, train: Interactions) -> tuple[float, int]:
         """By the multiplications of all fits that choose the options, and the two tables."""
         d, rows = cls.Options.dimensions, train.n_users + train.n_items
-        work = (
-            2 * _FITS * cls.Options.iterations * (_STEPS + 1) * (rows * d**2 + 4 * len(train) * d)
-        )
+        steps = 2 * cls.Options.iterations * (_STEPS + 1)
+        work = (1 + cls.choosing_fits) * steps * (rows * d**2 + 4 * len(train) * d)
         return work / _MULTIPLICATIONS_PER_SECOND, 8 * rows * d
 
     def fit(self, data: FitData, training: Training | None = None) -> FitResult:

@@ -11,15 +11,16 @@ from your own package:
 
 from __future__ import annotations
 
+import ast
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from llpauc.errors import InputError
+from llpauc.errors import InputError, choose, listing
 from llpauc.options import (
-    Choices,
     Count,
     Grid,
     LogRange,
@@ -28,6 +29,7 @@ from llpauc.options import (
     Registry,
     check_options,
     import_object,
+    options_of,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ class EmbeddingOptions:
         cold_users: vector of a user without training events: mean (the mean user vector, close to
             popularity) or random (the untrained vector, as in the paper).
         blend: models without training whose scores are added, separated by commas, such as
-            ease,ials, or none; the weights are chosen on the validation part.
+            ease,ials, or none. Their weights and options are chosen on the validation part where
+            they are not given, as in ease(weight=0.3,regularization=100).
     """
 
     dimensions: Annotated[int, Ge(1), Grid(32, 64, 128, 256)] = 64
@@ -62,10 +65,11 @@ class EmbeddingOptions:
     init: Literal["random", "spectral"] = "random"
     init_scale: Positive = 0.01
     cold_users: ColdUsers = "mean"
-    blend: Annotated[str, Choices("llpauc.models.registry:blend_names", many=True)] | None = None
+    blend: str | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
+        parse_blend(self.blend)
         if self.score == "dot" and self.temperature != 1.0:
             raise InputError(
                 f"temperature ({self.temperature!r}) divides a cosine, and score is 'dot';"
@@ -186,6 +190,7 @@ class ModelEntry:
         Options: the dataclass of its options.
         trained: whether it is trained in epochs with a loss.
         shardable: whether its tables can be divided among processes.
+        blendable: whether its scores differ between users, so that a blend can profit from them.
         summary: a short description for reports.
         title: its name in reports; by default the name in `MODELS`.
     """
@@ -194,6 +199,7 @@ class ModelEntry:
     Options: type[Any]
     trained: bool = False
     shardable: bool = False
+    blendable: bool = False
     summary: str = ""
     title: str = ""
 
@@ -207,12 +213,14 @@ class ModelEntry:
     def make(self, options: Any) -> Model:
         """A model with these options; a `Blend` where they name further models."""
         model = self.load()(options)
-        if getattr(options, "blend", None) in (None, "none"):
+        blended = parse_blend(getattr(options, "blend", None))
+        if not blended:
             return model
         from llpauc.models.blend import Blend
 
-        entries = {name.strip(): MODELS[name.strip()] for name in options.blend.split(",")}
-        return Blend(model, {name: entry.make(entry.Options()) for name, entry in entries.items()})
+        weights = {name: given.pop("weight", None) for name, given in blended.items()}
+        others = {n: MODELS[n].make(MODELS[n].Options(**given)) for n, given in blended.items()}
+        return Blend(model, others, weights)
 
 
 MODELS: Registry[ModelEntry] = Registry(
@@ -246,18 +254,21 @@ MODELS: Registry[ModelEntry] = Registry(
         "itemknn": ModelEntry(
             "llpauc.models.itemknn:ItemKNN",
             ItemKNNOptions,
+            blendable=True,
             summary="items similar to those of the user",
             title="ItemKNN",
         ),
         "ease": ModelEntry(
             "llpauc.models.ease:EASE",
             EASEOptions,
+            blendable=True,
             summary="a linear item-item model in closed form",
             title="EASE",
         ),
         "ials": ModelEntry(
             "llpauc.models.ials:IALS",
             IALSOptions,
+            blendable=True,
             summary="matrix factorization of all pairs by alternating least squares",
             title="iALS",
         ),
@@ -276,6 +287,53 @@ def untrained_models() -> list[str]:
     return [name for name, entry in MODELS.items() if not entry.trained]
 
 
-def blend_names() -> list[str]:
-    """What the option `blend` accepts."""
-    return ["none", *untrained_models()]
+def parse_blend(text: str | None) -> dict[str, dict[str, Any]]:
+    """The models that the option `blend` names, with their weights and options where given.
+
+    >>> parse_blend("ease(weight=0.3, regularization=100), ials")
+    {'ease': {'weight': 0.3, 'regularization': 100}, 'ials': {}}
+    >>> parse_blend("none")
+    {}
+    """
+    if text is None or text.strip() == "none":
+        return {}
+    try:
+        tree: Any = ast.parse(f"[{text}]", mode="eval").body
+        calls: list[Any] = [
+            e if isinstance(e, ast.Call) else ast.Call(e, [], []) for e in tree.elts
+        ]
+        blended = {
+            call.func.id: {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+            for call in calls
+            if not call.args
+        }
+    except (AttributeError, SyntaxError, ValueError):
+        blended, calls = {}, []
+    if not blended or len(blended) < len(calls):
+        raise InputError(
+            f"blend must name different models, such as ease,ials or ease(weight=0.3), got {text!r}"
+        )
+    weights = [given["weight"] for given in blended.values() if "weight" in given]
+    for name, given in blended.items():
+        if choose(MODELS, name, "model of blend").trained:
+            names = listing(untrained_models())
+            raise InputError(
+                f"blend cannot contain {name}, which is trained; it can contain: {names}"
+            )
+        options = options_of(MODELS[name].Options)
+        if unknown := given.keys() - options.keys() - {"weight"}:
+            raise InputError(f"blend: {name} has no option {listing(sorted(unknown))}")
+        MODELS[name].Options(**{k: v for k, v in given.items() if k != "weight"})
+    is_number = all(isinstance(w, int | float) and 0 < w <= 1 for w in weights)
+    if len(weights) not in (0, len(blended)) or not is_number or sum(weights) > 1 + 1e-6:
+        raise InputError(
+            f"blend: give a weight above 0 to every model or to none, with a sum of at most 1 (the"
+            f" rest is the trained model's), got {text!r}"
+        )
+    return blended
+
+
+def blend_text(blended: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The value of the option `blend`, the inverse of `parse_blend`; None for no models."""
+    given = {n: ", ".join(f"{k}={v!r}" for k, v in o.items()) for n, o in blended.items()}
+    return ", ".join(f"{n}({text})" if text else n for n, text in given.items()) or None

@@ -24,9 +24,9 @@ from llpauc.data.inspection import Inspection, inspect
 from llpauc.data.interactions import Interactions, Split, before, join
 from llpauc.data.recency import Recency, choose_recency
 from llpauc.data.splits import hold_out, sample_users
-from llpauc.errors import InputError
+from llpauc.errors import InputError, listing
 from llpauc.evaluation.full_ranking import Evaluation, evaluate
-from llpauc.models.registry import MODELS, untrained_models
+from llpauc.models.registry import MODELS, blend_text, untrained_models
 from llpauc.options import LogRange, options_of
 from llpauc.recommend import Recommender
 from llpauc.search.candidates import (
@@ -62,6 +62,7 @@ _SETTING_FRACTION = 0.05  # of the time left; up to it a baseline is tried with 
 _LEAST_EPOCHS = 5  # a candidate with time for fewer is not started
 _FULL_EPOCHS = 15  # a recipe's size is affordable with time for that many
 _BEHIND = 0.85  # of the leader's value; what is further behind is not continued
+_BLENDED = 0.5  # of the best baseline's value; baselines below it are left out of the blend
 _MOST_FAILURES = 25  # trials in a row without a better value end the search
 _OVERTIME = 1.05  # of the budget; then the last fit is given up
 _GRACE = 5.0  # seconds after the budget that the end may take in any case
@@ -154,6 +155,27 @@ class Search:
                 best[trial.candidate.model] = _best(best.get(trial.candidate.model), trial)
         return [trial for trial in best.values() if trial is not None]
 
+    @property
+    def blendable(self) -> list[Trial]:
+        """The baselines that are added to the best trained model."""
+        trials = [t for t in self.best_baselines if MODELS[t.candidate.model].blendable]
+        least = _BLENDED * _sort_value(_best(*trials))
+        return [trial for trial in trials if trial.sort_value >= least]
+
+    def with_blend(self, trial: Trial) -> Trial:
+        """The trial with the estimated times of its blend with the best baselines."""
+        models = [trial, *self.blendable]
+        return replace(
+            trial,
+            fit_seconds=sum(t.fit_seconds for t in models),
+            rank_seconds=sum(t.rank_seconds for t in models),
+        )
+
+    def blend_seconds(self, trial: Trial) -> float:
+        """Estimate for a fit of the blend and the choice of its weights."""
+        blend = self.with_blend(trial)
+        return blend.fit_seconds + 3 * blend.rank_seconds * self.n_valid_users
+
     def show(self, status: str) -> None:
         self.progress(status, min(self.budget.passed / self.budget.seconds, 1.0))
 
@@ -194,7 +216,12 @@ class Search:
         rivals = [trial for trial in [*self.best_baselines, self.best_trained] if trial]
         compared = sum(self.test_seconds(trial) for trial in rivals if trial is not winner)
         seconds = min(_SAFETY * compared, _COMPARISON * self.budget.seconds)
-        return seconds if winner is None else seconds + self.end_seconds(winner)
+        if winner is None:
+            return seconds
+        leader = self.best_trained if winner.candidate.is_baseline else winner
+        if leader is None or "blend" in leader.candidate.settings:
+            return seconds + self.end_seconds(winner)
+        return seconds + self.blend_seconds(leader) + self.end_seconds(self.with_blend(leader))
 
     @property
     def spare(self) -> float:
@@ -274,10 +301,11 @@ def _run_baseline(search: Search, candidate: Candidate) -> Trial:
         if not search.recency.has_drift:
             description = "recent events predict no more than others: the same as popularity"
     settings = {**candidate.settings, **chosen}
+    fits = 1 + MODELS[candidate.model].load().choosing_fits  # the next fit has chosen options
     trial = Trial(
         "fitted", result.mean(METRIC), seconds=ended - begun, message=message,
         candidate=replace(candidate, settings=settings, description=description),
-        fit_seconds=fitted - begun, rank_seconds=(ended - fitted) / search.n_valid_users,
+        fit_seconds=(fitted - begun) / fits, rank_seconds=(ended - fitted) / search.n_valid_users,
     )  # fmt: skip
     return search.report(trial)
 
@@ -427,8 +455,59 @@ def search_around_best(search: Search) -> None:
         failures = 0 if search.best_trained is not best_before else failures + 1
 
 
+def run_blend(search: Search) -> None:
+    """Train the best trained candidate again, and add the best baselines to it where that helps."""
+    leader, others = search.best_trained, search.blendable
+    if leader is None or not others or "blend" in leader.candidate.settings:
+        return
+    clock, begun = search.budget.clock, search.budget.clock()
+    options = [{**t.candidate.settings} for t in others]
+    blended = blend_text({str(settings.pop("model")): settings for settings in options})
+    name = f"{leader.candidate.name}, with {listing(o.candidate.title for o in others)}"
+    end = _SAFETY * search.blend_seconds(leader) + search.end_seconds(search.with_blend(leader))
+    if end > search.budget.left:
+        search.skip(name, "there was not enough time")
+        return
+
+    def check_time(_: int) -> None:
+        if search.budget.left < search.end_seconds(search.best or leader):
+            raise _OutOfTime("there was not enough time")
+
+    search.show(name)
+    settings = {**leader.candidate.settings, "blend": blended}
+    trained = {"epochs": leader.best_epoch, "seed": search.seed, "valid_metric": METRIC}
+    try:
+        recommender = Recommender(**{**settings, **trained}, recipe="none")
+        recommender.fit(search.validation, on_batch=check_time)
+        fitted = clock()
+        result = evaluate(recommender.scorer(), search.validation, on="valid", metrics=[METRIC])
+    except (_OutOfTime, *_FIT_ERRORS) as error:
+        search.skip(name, str(error))
+        return
+    history, chosen = recommender.history, recommender.fitted_params["blend"]
+    if history is not None and history.signal is not None:
+        search.stop.signal = history.signal
+        return
+    if chosen is None:
+        search.skip(name, "the trained model alone is at least as good")
+        return
+    candidate = Candidate(
+        "blend", name, {**settings, "blend": chosen},
+        f"scores added: {recommender.require_fitted().model.description}",
+    )  # fmt: skip
+    assert history is not None
+    search.report(
+        Trial(
+            "fitted", result.mean(METRIC), history.best_epoch, seconds=clock() - begun,
+            candidate=candidate, fit_seconds=fitted - begun,
+            rank_seconds=(clock() - fitted) / search.n_valid_users,
+        )
+    )  # fmt: skip
+
+
 def run_search(search: Search) -> None:
-    """Baselines, the scout, the variants of the recipe, then a search around the best of them."""
+    """Baselines, the scout, the variants of the recipe, a search around the best of them, then a
+    blend of the best with the baselines."""
     run_baselines(search)
     first = scout(search.split.train)
     if search.stop or search.budget.left <= 0:
@@ -441,6 +520,8 @@ def run_search(search: Search) -> None:
         run_candidate(search, candidate)
     if not search.stop:
         search_around_best(search)
+    if not search.stop:
+        run_blend(search)
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -97,6 +97,11 @@ class Candidate:
         return str(self.settings["model"])
 
     @property
+    def title(self) -> str:
+        """The name of its model in reports."""
+        return MODELS[self.model].title or self.model
+
+    @property
     def is_baseline(self) -> bool:
         return not MODELS[self.model].trained
 
