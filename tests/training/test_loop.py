@@ -48,6 +48,9 @@ def trained(engine_of, model_name, loss_name, sampler_name, options, steps=25):
     rng = np.random.default_rng(0)
     values = []
     for step in range(steps):
+        if step == steps // 2:  # as between two epochs
+            engine.settle()
+            engine.set_lr(0.004)
         rows = rng.permutation(len(SPLIT.train))[:24]
         users, items = SPLIT.train.users[rows], SPLIT.train.items[rows]
         values.append(engine.step(engine.prepare(step, users, items)))

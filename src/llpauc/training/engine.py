@@ -86,6 +86,10 @@ class Engine(ABC):
     def helpers(self) -> int:
         """How many threads should call `prepare` ahead of `step`."""
 
+    @abstractmethod
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate of the vectors, between two epochs."""
+
     def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
         """The batch of step `step`, as far as it does not depend on the model."""
         part = self.processes.slice_of(len(users))
@@ -161,6 +165,9 @@ class CpuEngine(Engine):
             train.n_users, train.n_items, options.weight_decay == 0, self.tables.by_slot
         )
         self._memory: dict[str, Table] = {}
+
+    def set_lr(self, lr: float) -> None:
+        self.tables.users.lr = self.tables.items.lr = lr
 
     @property
     def helpers(self) -> int:
@@ -311,6 +318,9 @@ class TorchEngine(Engine):
         )
         self.optimizer = torch.optim.Adam(groups, lr=options.lr)
         attach(loss, self.optimizer)
+
+    def set_lr(self, lr: float) -> None:
+        self.optimizer.param_groups[0]["lr"] = lr
 
     @property
     def helpers(self) -> int:

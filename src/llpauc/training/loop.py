@@ -207,6 +207,7 @@ class _Run:
         progress, options, train = self.progress, self.options, self.split.train
         if not progress.batches:
             self.loss.begin_epoch(progress.epoch, self._for_all_users)
+        self.engine.set_lr(options.lr_of(progress.epoch))
         done = progress.batches * options.batch_size
         order = epoch_order(train, options.seed, progress.epoch, done, self._chances)
         begun = reported = time.perf_counter()

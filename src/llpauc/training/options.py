@@ -49,6 +49,8 @@ class TrainingOptions:
             to the power 0.75; shared: one set for the whole batch; all-items: every item, for
             small catalogues; in-batch: the positives of the batch.
         lr: learning rate of Adam.
+        decay_epochs: epochs over which the learning rate of the vectors falls linearly, to lr /
+            decay_epochs in the last of them; constant by default.
         weight_decay: L2 penalty on the vectors of a batch.
         valid_metric: metric on the validation part that chooses the best epoch and stops training.
         valid_every: epochs between two validations.
@@ -70,6 +72,7 @@ class TrainingOptions:
         Grid("uniform", "popularity", "shared", "all-items"),
     ] = "uniform"
     lr: Annotated[float, Gt(0), LogRange(3e-4, 3e-2)] = 1e-3
+    decay_epochs: Count | None = None
     weight_decay: Annotated[float, Ge(0), Grid(0.0, 1e-6, 1e-5, 1e-4, 1e-3)] = 0.0
     valid_metric: str = "ndcg@20"
     valid_every: Count = 1
@@ -87,6 +90,16 @@ class TrainingOptions:
         parse_metric(self.valid_metric)
         if self.shard and self.device != "cpu":
             raise InputError(f"shard needs device='cpu', got {self.device!r}")
+
+    def lr_of(self, epoch: int) -> float:
+        """The learning rate of the vectors in an epoch, counted from 1.
+
+        >>> [round(TrainingOptions(lr=0.1, decay_epochs=4).lr_of(e), 3) for e in range(1, 6)]
+        [0.1, 0.075, 0.05, 0.025, 0.025]
+        """
+        if self.decay_epochs is None:
+            return self.lr
+        return self.lr * max(self.decay_epochs - epoch + 1, 1) / self.decay_epochs
 
     def deciding(self) -> dict[str, Any]:
         """The options that affect the result; `shard` does not."""

@@ -101,6 +101,7 @@ class AdamTable:
         mean, square: the moments.
         done: for each row, the step up to which it is up to date.
         count: number of steps begun.
+        lr: learning rate; it may change when all rows are up to date.
     """
 
     def __init__(
@@ -111,14 +112,14 @@ class AdamTable:
         self.mean, self.square = zero_table(table.shape), zero_table(table.shape)
         self.done = np.zeros(len(table), np.int64)
         self.count = 0
-        self._lr, self._weight_decay = options.lr, options.weight_decay
+        self.lr, self._weight_decay = options.lr, options.weight_decay
         self._all = np.arange(len(table), dtype=np.int32)
         self._refresh(self._all)
 
     def prepare(self, rows: Indices) -> None:
         """Replay the steps that `rows` have missed."""
         state = self.mean, self.square, self.done
-        if catch_up(self.table, *state, rows, self.count, self._lr):
+        if catch_up(self.table, *state, rows, self.count, self.lr):
             self._refresh(rows)
 
     def _refresh(self, rows: Indices) -> None:
@@ -129,7 +130,7 @@ class AdamTable:
         """One step of Adam, in which the other rows have no gradient."""
         self.count += 1
         state = self.mean, self.square, self.done
-        constants = step_constants(self.count, self._lr, self._weight_decay)
+        constants = step_constants(self.count, self.lr, self._weight_decay)
         if isinstance(gradients, np.ndarray):
             if self.cosine:
                 through_unit(self.table, self.rows, rows, self.width, gradients)
