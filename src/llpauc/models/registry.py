@@ -190,7 +190,7 @@ class ModelEntry:
         Options: the dataclass of its options.
         trained: whether it is trained in epochs with a loss.
         shardable: whether its tables can be divided among processes.
-        blendable: whether its scores differ between users, so that a blend can profit from them.
+        blendable: whether `auto` adds it to a trained model.
         summary: a short description for reports.
         title: its name in reports; by default the name in `MODELS`.
     """
@@ -248,6 +248,7 @@ MODELS: Registry[ModelEntry] = Registry(
         "recent_popularity": ModelEntry(
             "llpauc.models.popularity:RecentPopularity",
             RecentPopularityOptions,
+            blendable=True,
             summary="the same list for all users, with a higher weight for recent events",
             title="Recent popularity",
         ),

@@ -12,8 +12,9 @@ from typing import Any
 
 from llpauc.data.interactions import Interactions
 from llpauc.data.recency import choose_recency
-from llpauc.errors import choose
+from llpauc.errors import choose, listing
 from llpauc.losses import LOSSES, LLPAUCLoss, suggest_alpha_beta
+from llpauc.models.registry import parse_blend
 from llpauc.options import options_of
 from llpauc.recommend.parameters import foreign_options
 
@@ -37,7 +38,8 @@ PAPER_GRID: dict[str, tuple[float, ...]] = {
 }
 _SMALL_CATALOGUE = 3_000  # items up to which every item is a negative
 _LARGE_CATALOGUE = 20_000  # items beyond which the sigmoid is sharper
-_MANY_EVENTS = 500_000  # beyond which graph propagation costs more than it gains
+_MANY_EVENTS = 500_000  # beyond, batches are larger and share a propagation over the graph
+_GRAPH_EVENTS = 5_000_000  # beyond, the graph is left out
 _HUGE_EVENTS = 20_000_000  # beyond, a spectral init and a blend need too much memory
 _WORK = 8e12  # multiplications of a training at most, where that is at least 8 epochs
 _NEWS_GAIN = 1.5  # ratio of recent popularity to popularity from which `moving` is recommended
@@ -59,8 +61,8 @@ def auto(train: Interactions, valid: Interactions | None = None) -> dict[str, An
 def settled(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
     """Cosine scores, spectral initial vectors, many shared negatives, then a refit.
 
-    LightGCN, or MF where there are many events. Thresholds are per user, or pooled in a catalogue
-    of medium size, where both are equally good and pooled is faster.
+    LightGCN, or MF where there are very many events. Thresholds are per user, or pooled in a
+    catalogue of medium size, where both are equally good and pooled is faster.
 
     >>> events = Interactions.of(["ann", "bob"], ["x", "y"])
     >>> settled(events)["sampler"], settled(events)["beta"]
@@ -78,8 +80,11 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
     else:
         of_loss = {"temperature": 0.25, "beta": 2 * beta}
     dimensions, negatives = (256, train.n_items) if small else (128, 2_048)
+    interval = 1 + len(train) // _MANY_EVENTS
+    graph = {"model": "lightgcn", "layers": 2, "propagation_interval": interval}
+    epochs = int(min(max(_WORK / (3 * len(train) * negatives * dimensions), 8), 100))
     return {
-        **({"model": "mf"} if many else {"model": "lightgcn", "layers": 2}),
+        **({"model": "mf"} if len(train) > _GRAPH_EVENTS else graph),
         "loss": "llpauc",
         "alpha": 0.7,
         **of_loss,
@@ -89,10 +94,11 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
         "sampler": "all-items" if small else "shared",
         "negatives": negatives,
         "batch_size": 4_096 if many else 1_024,
-        "lr": 0.003,
-        "epochs": int(min(max(_WORK / (3 * len(train) * negatives * dimensions), 8), 100)),
+        "lr": 0.006 if many else 0.003,
+        "decay_epochs": epochs,
+        "epochs": epochs,
         "patience": 4,
-        **({"blend": "ease,ials"} if len(train) <= _HUGE_EVENTS else {}),
+        **_blend(train, "itemknn,ease,ials"),
         "refit": True,
     }
 
@@ -118,8 +124,13 @@ def moving(
         "lr": 1e-3,
         "epochs": 20,
         "patience": 3,
+        **_blend(train, "recent_popularity,itemknn,ease,ials"),
         "refit": True,
     }
+
+
+def _blend(train: Interactions, models: str) -> dict[str, Any]:
+    return {"blend": models} if len(train) <= _HUGE_EVENTS else {}
 
 
 def paper(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
@@ -132,25 +143,25 @@ def description(settings: Mapping[str, Any], train: Interactions) -> list[str]:
 
     >>> events = Interactions.of(["ann", "bob"], ["x", "y"])
     >>> print("\\n".join(description(settled(events), events)))
-    model lightgcn: a graph model, for up to 500,000 events; 256 dimensions
+    model lightgcn: a graph model, for up to 5,000,000 events; 256 dimensions
     loss llpauc, against all 2 items
-    blend: ease, ials are added with the weights that are best on validation
+    blend: itemknn, ease, ials are added with the weights that are best on validation
     refit: trained again on all events before the test, for the chosen number of epochs
     """
     graph = "layers" in settings
-    size = "up to" if len(train) <= _MANY_EVENTS else "more than"
+    size = "up to" if len(train) <= _GRAPH_EVENTS else "more than"
     kind = "a graph model" if graph else "matrix factorization"
     half_life = settings.get("half_life")
     recent = "" if half_life is None else ", recent events first (they predict far better here)"
     negatives = settings["negatives"]
     drawn = f"all {negatives:,} items" if negatives >= train.n_items else f"{negatives:,} negatives"
     lines = [
-        f"model {settings['model']}: {kind}, for {size} {_MANY_EVENTS:,} events;"
+        f"model {settings['model']}: {kind}, for {size} {_GRAPH_EVENTS:,} events;"
         f" {settings['dimensions']} dimensions",
         f"loss {settings['loss']}, against {drawn}{recent}",
     ]
     if settings.get("blend") not in (None, "none"):
-        added = str(settings["blend"]).replace(",", ", ")
+        added = listing(parse_blend(settings["blend"]))
         lines.append(f"blend: {added} are added with the weights that are best on validation")
     if settings.get("refit"):
         lines.append(

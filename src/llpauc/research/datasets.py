@@ -3,7 +3,7 @@
 The paper's: `adressa_clean/` and `adressa_noise/` as the authors provide them, already split;
 `ml-100k/u.data`; `yelp/` and `amazon-book/` with the raw files of their owners. Raw files become a
 clean/noise pair by `llpauc.data.noise.clean_and_noise`; docs/explanation/paper.md says how. The
-leaderboard and the noise study add folders that are already split.
+leaderboard and the noise study add folders that are already split, and files with timestamps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llpauc.data.interactions import Split
 from llpauc.data.noise import clean_and_noise
 from llpauc.data.readers import Reading, read_interactions, read_split
 from llpauc.data.readers import load as load_folder
-from llpauc.data.splits import split_random_per_user
+from llpauc.data.splits import split, split_random_per_user
 from llpauc.errors import InputError, choose, listing
 from llpauc.research.paper import PAPER
 
@@ -55,6 +55,12 @@ def _read_folder(files: Mapping[str, Path]) -> Split:
     if isinstance(split, Reading):
         raise InputError(f"{files['']}: needs a train and a test file")
     return split
+
+
+def _read_events(files: Mapping[str, Path]) -> Split:
+    """All events of a file, split as `llpauc auto` splits them: in time."""
+    events = read_interactions(next(iter(files.values()))).interactions
+    return split(events, "auto", valid=0.1, test=0.2, seed=SEED)
 
 
 def _read_movielens(files: Mapping[str, Path]) -> Split:
@@ -103,6 +109,10 @@ DATASETS: dict[str, Dataset] = {
     **{
         name: Dataset(folder, ("",), _read_folder, "its authors, split into train and test files")
         for name, folder in PAPER["split_folders"].items()
+    },
+    **{
+        name: Dataset(Path(file).parent.name, (Path(file).name,), _read_events, "its authors")
+        for name, file in PAPER["event_files"].items()
     },
 }
 PAPER_DATASETS: tuple[str, ...] = tuple(_PAPER)

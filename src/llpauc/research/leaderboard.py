@@ -44,6 +44,9 @@ BOARDS: tuple[tuple[str, str], ...] = (
     ("yelp2018-lightgcn", "all"),
     ("beauty-talos", "all"),
     ("ml-1m-clean", "all"),
+    ("ml-1m", "all"),
+    ("amazon-games", "all"),
+    ("movietweetings", "all"),
 )
 
 # Published or measured by others on the same files: method, Recall@20, NDCG@20.
