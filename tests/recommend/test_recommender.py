@@ -941,7 +941,8 @@ def test_recipe_moving_starts_at_recent_popularity():
     days = np.repeat(np.arange(20), 300)
     items = days * 5 + rng.integers(0, 15, len(days))
     events = Interactions.of(range(len(days)), items.tolist(), timestamps=(days * 86_400).tolist())
-    chosen = recipe("auto", events)
+    assert recipe("auto", events)["blend"].startswith("recent_popularity,")
+    chosen = recipe("single", events)
     assert chosen["model"] == "mf"
     assert chosen["item_bias"]
     assert chosen["half_life"] < 4 * 86_400

@@ -143,8 +143,8 @@ def test_variants_can_all_be_trained(moves):
 
 
 def test_variants_of_many_events_have_no_graph(monkeypatch):
-    """Beyond half a million events the recipe is MF, so there is no variant without the graph."""
-    monkeypatch.setattr(recipes, "_MANY_EVENTS", 0)
+    """Beyond 5 million events the recipe is MF, so there is no variant without the graph."""
+    monkeypatch.setattr(recipes, "_GRAPH_EVENTS", 0)
     train = random_split(0).train
     assert "layers" not in scout(train).settings
     for base in sized_recipes(train).values():

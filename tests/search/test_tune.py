@@ -213,7 +213,7 @@ def test_tune_command_makes_the_recipe_from_the_whole_file(tmp_path, cli):
     )
     assert code == 0
     trial = next(row for row in json.loads(printed)["trials"] if row["starting_point"] == "recipe")
-    expected = RECIPES["auto"](read_interactions(path).interactions, None)
+    expected = RECIPES["single"](read_interactions(path).interactions, None)
     assert trial["half_life"] == expected["half_life"]
     assert trial["item_bias"] is True
 

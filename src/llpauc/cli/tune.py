@@ -114,7 +114,7 @@ def tune(
     for text in split.notes:
         log.info(text)
     if grid is None:
-        settings = recipe("auto", whole.train, whole.valid)
+        settings = recipe("single", whole.train, whole.valid)
         if models is None:
             model_names = tuple(dict.fromkeys((*model_names, settings["model"])))
         searched, points = plan_space(split, losses, model_names, metric, settings, space)

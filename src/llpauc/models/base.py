@@ -166,6 +166,7 @@ class Model(ABC):
 
     name: ClassVar[str]
     Options: ClassVar[type[Any]]
+    is_personal: ClassVar[bool] = True  # whether the scores depend on the user
     choosing_fits: ClassVar[int] = 0  # further fits, about, that choose the options by the data
     fallback: Scores
     vectors: Vectors | None = None

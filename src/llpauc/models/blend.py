@@ -38,6 +38,9 @@ class Blend(Model):
     z subtracts the mean over the items of a user and divides by their standard deviation, since the
     scores of a linear model grow with the length of the history and those of a cosine do not.
 
+    Users without history get the scores of the models that have the same list for all users, where
+    there are any (recent popularity), else the sum of all fallbacks.
+
     Weights that are not given are those of the best NDCG@20 on the validation part; see
     `choose_weights`. A model that does not help is dropped.
 
@@ -118,17 +121,21 @@ class Blend(Model):
         self.weights = [1 - sum(helpful.values()), *helpful.values()]
 
     def _set_fallback(self) -> None:
-        models = [self.main, *self.others.values()]
-        rows = np.stack([model.fallback for model in models]).astype(np.float32)
-        for row, weight in zip(rows, self.weights, strict=True):
-            _standardize(row[None], weight)
-        self.fallback = rows.sum(axis=0)
+        models = zip([self.main, *self.others.values()], self.weights, strict=True)
+        weighted = [(model, weight) for model, weight in models if weight]
+        same = [(model, weight) for model, weight in weighted if not model.is_personal]
+        self.fallback = np.zeros(self.main.n_items, np.float32)
+        for model, weight in same or weighted:
+            row = model.fallback.astype(np.float32)[None]
+            _standardize(row, weight)
+            self.fallback += row[0]
 
     # --- scoring --------------------------------------------------------------------------------
 
     def scorer(self, histories: Any) -> Scorer:
         models = [self.main, *self.others.values()]
-        return _BlendScorer([model.scorer(histories) for model in models], self.weights)
+        scorers = [model.scorer(histories) for model in models]
+        return _BlendScorer(scorers, self.weights, np.diff(histories.indptr) == 0, self.fallback)
 
     def scores_of(self, histories: Any) -> Scores:
         total = np.zeros(histories.shape, np.float32)
@@ -136,6 +143,7 @@ class Blend(Model):
             scores = np.ascontiguousarray(model.scores_of(histories), np.float32)
             _standardize(scores, weight)
             total += scores
+        total[np.diff(histories.indptr) == 0] = self.fallback
         return total
 
     def item_units(self) -> Scores | None:
@@ -167,7 +175,7 @@ class Blend(Model):
 
 
 def choose_weights(scorers: Sequence[Scorer], split: Split) -> list[float]:
-    """Weights of the best NDCG@20 on the validation part; they sum to 1.
+    """Weights of the best NDCG@20 of the warm validation users; they sum to 1.
 
     They start with the first model alone. In turn each other model gets the share, in steps of
     0.05, that is best while the proportions of the rest stay, until nothing changes. Only items
@@ -176,6 +184,8 @@ def choose_weights(scorers: Sequence[Scorer], split: Split) -> list[float]:
     split = sampled_valid(split)
     assert split.valid is not None
     users = np.unique(split.valid.users)
+    warm = users[np.diff(split.train.matrix.indptr)[users] > 0]
+    users = warm if len(warm) else users
     masked, relevant = pairs_before(split, "valid")[users], split.valid.matrix[users]
     n_relevant = np.diff(relevant.indptr)
     lists = [rank(scorer, users, _CANDIDATES, masked=masked) for scorer in scorers]
@@ -221,8 +231,15 @@ def choose_weights(scorers: Sequence[Scorer], split: Split) -> list[float]:
 
 
 class _BlendScorer:
-    def __init__(self, scorers: Sequence[Scorer], weights: Sequence[float]) -> None:
+    def __init__(
+        self,
+        scorers: Sequence[Scorer],
+        weights: Sequence[float],
+        is_cold: npt.NDArray[np.bool_],
+        fallback: Scores,
+    ) -> None:
         self._scorers, self._weights = scorers, weights
+        self._is_cold, self._fallback = is_cold, fallback
 
     @property
     def n_items(self) -> int:
@@ -236,6 +253,7 @@ class _BlendScorer:
                 scorer.scores_into(users, scores)
                 _standardize(scores, weight)
                 out += scores
+        out[self._is_cold[users]] = self._fallback
 
 
 @numba.njit(nogil=True, cache=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from llpauc.data.interactions import Split
 from llpauc.data.splits import sample_users
@@ -25,21 +25,36 @@ def valid_metric(scorer: Scorer, split: Split) -> float:
     return evaluate(scorer, sampled_valid(split), on="valid", metrics=[METRIC]).mean(METRIC)
 
 
-def best_of_grid(grid: Sequence[float], first: float, value: Callable[[float], float]) -> float:
-    """The entry of the grid with the highest value, found by steps from `first` uphill.
+def best_of_grids(
+    grids: Mapping[str, Sequence[float]],
+    first: Mapping[str, float],
+    value: Callable[[Mapping[str, float]], float],
+    rounds: int = 4,
+) -> dict[str, float]:
+    """The entries of several grids with the highest value, found by steps uphill in one grid after
+    the other, again while that changes something.
 
-    >>> best_of_grid([1.0, 2.0, 3.0, 4.0], 2.0, lambda x: -((x - 3.1) ** 2))
-    3.0
+    >>> grids = {"x": [1.0, 2.0, 3.0, 4.0], "y": [1.0, 2.0, 3.0]}
+    >>> best_of_grids(grids, {"x": 1.0, "y": 1.0}, lambda at: at["x"] * at["y"] - at["x"] ** 2)
+    {'x': 1.0, 'y': 3.0}
     """
-    values = {first: value(first)}
+    values: dict[tuple[float, ...], float] = {}
 
-    def known(at: int) -> float:
-        if grid[at] not in values:
-            values[grid[at]] = value(grid[at])
-        return values[grid[at]]
+    def known(at: Mapping[str, float]) -> float:
+        key = tuple(at.values())
+        if key not in values:
+            values[key] = value(at)
+        return values[key]
 
-    best = grid.index(first)
-    for step in (1, -1):
-        while 0 <= best + step < len(grid) and known(best + step) > known(best):
-            best += step
-    return grid[best]
+    best = dict(first)
+    for _ in range(rounds):
+        before = dict(best)
+        for name, grid in grids.items():
+            for step in (1, -1):
+                at = grid.index(best[name]) + step
+                while 0 <= at < len(grid) and known({**best, name: grid[at]}) > known(best):
+                    best[name] = grid[at]
+                    at += step
+        if best == before:
+            break
+    return best

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numba
@@ -25,7 +26,7 @@ from llpauc.models.base import (
     csr_arrays,
     csr_from_arrays,
 )
-from llpauc.models.choice import best_of_grid, valid_metric
+from llpauc.models.choice import best_of_grids, valid_metric
 from llpauc.models.registry import EASEOptions
 
 _MAX_BYTES = 8 << 30
@@ -118,13 +119,14 @@ class EASE(Model):
         if neighbours < split.n_items:
             neighbours = min(neighbours, _CHOICE_NEIGHBOURS)
 
-        def value(regularization: float) -> float:
-            trial = EASE(dataclasses.replace(self.options, regularization=regularization))
-            trial.weights = item_weights(split.train, regularization, neighbours)
+        def value(options: Mapping[str, float]) -> float:
+            trial = EASE(dataclasses.replace(self.options, **options))
+            trial.weights = item_weights(split.train, options["regularization"], neighbours)
             trial.fallback = item_counts(split.train)
             return valid_metric(trial.scorer(split.train.matrix), split)
 
-        return best_of_grid(_GRID, _FIRST, value)
+        first = {"regularization": _FIRST}
+        return best_of_grids({"regularization": _GRID}, first, value)["regularization"]
 
     def scores_of(self, histories: Any) -> Scores:
         product = histories @ self.weights

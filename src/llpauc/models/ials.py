@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numba
@@ -10,18 +11,19 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from llpauc.data.interactions import Interactions
+from llpauc.data.interactions import Interactions, Split
 from llpauc.evaluation.scorer import FactorScorer, Scorer, Scores, inner_products, item_counts
 from llpauc.models.base import Arrays, FitData, FitResult, Model, Training, check_shape
-from llpauc.models.choice import best_of_grid, valid_metric
+from llpauc.models.choice import best_of_grids, valid_metric
 from llpauc.models.registry import IALSOptions
 
-_GRIDS = {  # options that validation chooses, one after the other
+_GRIDS = {  # options that validation chooses
     "regularization": (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128),
     "unobserved_weight": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4),
 }
 _FIRST = {"regularization": 0.008, "unobserved_weight": 0.05}  # where there is nothing to choose on
 _MULTIPLICATIONS_PER_SECOND = 2e10
+_COARSE = {"dimensions": 64, "iterations": 4}  # of the fits that choose the options first
 _STEPS = 3  # of conjugate gradients, each time the vectors of one side are solved for
 _FOLD_IN_STEPS = 10  # for new users, who start at 0
 
@@ -55,7 +57,7 @@ class IALS(Model):
 
     name = "ials"
     Options = IALSOptions
-    choosing_fits = 7
+    choosing_fits = 6
     user_vectors: Scores
     item_vectors: Scores
 
@@ -71,17 +73,27 @@ class IALS(Model):
         split, given = data.split, self.options
         asked = [name for name in _GRIDS if getattr(given, name) is None]
         self.options = dataclasses.replace(given, **{name: _FIRST[name] for name in asked})
-        for name in asked if split.valid is not None else []:
-
-            def value(of_option: float, name: str = name) -> float:
-                trial = IALS(dataclasses.replace(self.options, **{name: of_option}))
-                trial._factorize(split.train)
-                return valid_metric(trial.scorer(None), split)
-
-            best = best_of_grid(_GRIDS[name], _FIRST[name], value)
-            self.options = dataclasses.replace(self.options, **{name: best})
+        if asked and split.valid is not None:
+            coarse = {name: min(size, getattr(given, name)) for name, size in _COARSE.items()}
+            self._choose(asked, split, coarse, rounds=4)
+            self._choose(asked, split, {}, rounds=1)
         self._factorize(data.all)
         return FitResult(data.all)
+
+    def _choose(
+        self, asked: Sequence[str], split: Split, size: Mapping[str, int], rounds: int
+    ) -> None:
+        """Set the asked options to the best ones, from those they have, by fits of this size."""
+
+        def value(options: Mapping[str, float]) -> float:
+            trial = IALS(dataclasses.replace(self.options, **size, **options))
+            trial._factorize(split.train)
+            return valid_metric(trial.scorer(None), split)
+
+        grids = {name: _GRIDS[name] for name in asked}
+        first = {name: getattr(self.options, name) for name in asked}
+        best = best_of_grids(grids, first, value, rounds)
+        self.options = dataclasses.replace(self.options, **best)
 
     def _factorize(self, train: Interactions) -> None:
         by_user, by_item = train.matrix, train.matrix.T.tocsr()

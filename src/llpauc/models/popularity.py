@@ -21,6 +21,7 @@ class Popularity(Model):
     """
 
     name = "popularity"
+    is_personal = False
     Options: ClassVar[type[Any]] = PopularityOptions
 
     def fit(self, data: FitData, training: Training | None = None) -> FitResult:

@@ -38,7 +38,8 @@ PAPER_GRID: dict[str, tuple[float, ...]] = {
 }
 _SMALL_CATALOGUE = 3_000  # items up to which every item is a negative
 _LARGE_CATALOGUE = 20_000  # items beyond which the sigmoid is sharper
-_MANY_EVENTS = 500_000  # beyond, batches are larger and share a propagation over the graph
+_EVENTS_PER_SIZE = 128  # batches are the power of 2 next to the events over this, 1,024 to 4,096
+_PROPAGATION = 5.0  # time of a multiplication of a propagation, relative to one of the loss
 _GRAPH_EVENTS = 5_000_000  # beyond, the graph is left out
 _HUGE_EVENTS = 20_000_000  # beyond, a spectral init and a blend need too much memory
 _WORK = 8e12  # multiplications of a training at most, where that is at least 8 epochs
@@ -48,14 +49,23 @@ Recipe = Callable[[Interactions, Interactions | None], dict[str, Any]]
 
 
 def auto(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
-    """`moving` where recent events predict far better than old ones, as with news; else
-    `settled`."""
+    """`settled`; recent popularity joins its blend where recent events predict better."""
+    settings = settled(train, valid)
+    recency = choose_recency([train] if valid is None else [train, valid])
+    if "blend" in settings and recency.has_drift and recency.by != "parts":
+        settings["blend"] = f"recent_popularity,{settings['blend']}"
+    return settings
+
+
+def single(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
+    """The settings of one trained model, without a blend: `moving` where recent events predict far
+    better than old ones, as with news; else `settled`."""
     recency = choose_recency([train] if valid is None else [train, valid])
     if recency.has_drift and recency.by != "parts":
         gain = recency.values[recency.half_life] / max(recency.values[math.inf], 1e-9)
         if gain >= _NEWS_GAIN:
             return moving(train, valid, recency.half_life)
-    return settled(train, valid)
+    return settled(train, valid) | {"blend": "none"}
 
 
 def settled(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
@@ -70,7 +80,6 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
     """
     small = train.n_items <= _SMALL_CATALOGUE
     large = train.n_items > _LARGE_CATALOGUE
-    many = len(train) > _MANY_EVENTS
     beta = suggest_alpha_beta(train).beta_measured
     per_user = {"solver": "per-user", "temperature": 0.3}
     if small:
@@ -80,7 +89,11 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
     else:
         of_loss = {"temperature": 0.25, "beta": 2 * beta}
     dimensions, negatives = (256, train.n_items) if small else (128, 2_048)
-    interval = 1 + len(train) // _MANY_EVENTS
+    batch_size = 2 ** min(max(round(math.log2(max(len(train), 1) / _EVENTS_PER_SIZE)), 10), 12)
+    # So many batches share a propagation over the graph that it takes about as long as the loss.
+    propagation = 8 * len(train) + 20 * (train.n_users + train.n_items)
+    interval = round(_PROPAGATION * propagation / (3 * batch_size * negatives))
+    interval = min(max(interval, 1), 8)
     graph = {"model": "lightgcn", "layers": 2, "propagation_interval": interval}
     epochs = int(min(max(_WORK / (3 * len(train) * negatives * dimensions), 8), 100))
     return {
@@ -93,12 +106,12 @@ def settled(train: Interactions, valid: Interactions | None = None) -> dict[str,
         "dimensions": dimensions,
         "sampler": "all-items" if small else "shared",
         "negatives": negatives,
-        "batch_size": 4_096 if many else 1_024,
-        "lr": 0.006 if many else 0.003,
+        "batch_size": batch_size,
+        "lr": round(0.003 * (batch_size * interval / 1_024) ** (1 / 3), 4),
         "decay_epochs": epochs,
         "epochs": epochs,
         "patience": 4,
-        **_blend(train, "itemknn,ease,ials"),
+        **({"blend": "itemknn,ease,ials"} if len(train) <= _HUGE_EVENTS else {}),
         "refit": True,
     }
 
@@ -124,13 +137,8 @@ def moving(
         "lr": 1e-3,
         "epochs": 20,
         "patience": 3,
-        **_blend(train, "recent_popularity,itemknn,ease,ials"),
         "refit": True,
     }
-
-
-def _blend(train: Interactions, models: str) -> dict[str, Any]:
-    return {"blend": models} if len(train) <= _HUGE_EVENTS else {}
 
 
 def paper(train: Interactions, valid: Interactions | None = None) -> dict[str, Any]:
@@ -207,6 +215,7 @@ def none(train: Interactions, valid: Interactions | None = None) -> dict[str, An
 
 RECIPES: dict[str, Recipe] = {
     "auto": auto,
+    "single": single,
     "settled": settled,
     "moving": moving,
     "paper": paper,

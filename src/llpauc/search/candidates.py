@@ -182,8 +182,7 @@ def variants(
     found = {"recipe": (dict(base), "the recommended settings for such data")}
     if recency is not None and recency.has_drift and recency.by != "parts":
         aged = moving(train, half_life=recency.half_life)
-        for name in ("refit", "blend"):
-            aged.pop(name, None)
+        aged.pop("refit")
         found["recent"] = aged, f"on top of recent popularity, events weighted by age ({recency})"
     if "layers" in base:
         found["mf"] = with_model(base, "mf"), "the recommended settings without the graph"
