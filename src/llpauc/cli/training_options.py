@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 # The names of `llpauc.recommend.recipes.RECIPES`, which imports torch
-RecipeName = Literal["auto", "settled", "moving", "paper", "none"]
+RecipeName = Literal["auto", "single", "settled", "moving", "paper", "none"]
 _DEFAULTS = {"model": "mf", "loss": "llpauc", "alpha": 0.7, "beta": 0.1}  # of `Recommender`
 
 
