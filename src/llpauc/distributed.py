@@ -1,9 +1,9 @@
 """Several processes that train one model together.
 
-`torchrun` starts the processes, `torch.distributed` carries the messages (gloo between CPUs, NCCL
-between GPUs). Every process calls the same methods in the same order; each call waits for all
-processes. `SINGLE_PROCESS` stands for a single process: its methods return at once and do not
-import torch. Messages are arrays of numbers and UTF-8 text, never pickled objects.
+`torchrun` starts the processes, `torch.distributed` carries the messages with gloo. Every process
+calls the same methods in the same order; each call waits for all processes. `SINGLE_PROCESS` stands
+for a single process: its methods return at once and do not import torch. Messages are arrays of
+numbers and UTF-8 text, never pickled objects.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -28,7 +29,7 @@ from llpauc.errors import InputError, ReportedByFirstProcessError
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 
-TIMEOUT = 300.0  # seconds to wait for the other processes
+TIMEOUT = 1800.0  # seconds to wait for the other processes, which may be slower
 
 
 class LostProcessError(RuntimeError):
@@ -52,111 +53,80 @@ class ProcessGroup:
         """Whether this is the process that writes files and prints messages."""
         return self.index == 0
 
-    def bounds(self, n: int) -> list[int]:
-        """Where the slice of each process begins, then n; as torch.chunk and DTensor divide.
-
-        >>> ProcessGroup(0, 3).bounds(7)
-        [0, 3, 6, 7]
-        """
-        size = -(-n // self.world_size)
-        return [min(index * size, n) for index in range(self.world_size + 1)]
-
     def slice_of(self, n: int) -> slice:
         """The slice of n elements that belongs to this process.
 
         >>> ProcessGroup(1, 3).slice_of(7)
-        slice(3, 6, None)
+        slice(2, 4, None)
         """
-        return slice(*self.bounds(n)[self.index : self.index + 2])
+        return slice(n * self.index // self.world_size, n * (self.index + 1) // self.world_size)
 
     def barrier(self) -> None:
         """Wait for all processes."""
-        self.sum([0.0])
+        self.all_gather([0.0])
 
-    def sum(self, numbers: Sequence[float]) -> list[float]:
-        """Sums over all processes in double precision, with the same bits in every process."""
-        if self.world_size == 1:
-            return list(numbers)
-        # Gathered, then added in the order of the processes: an all-reduce may round differently.
-        total: list[float] = self._all_gather(np.array(numbers, np.float64)).sum(axis=0).tolist()
-        return total
-
-    def gather(self, array: Array) -> Array:
-        """The arrays of all processes, concatenated along the first axis; lengths may differ."""
-        return self.gather_all([array])[0]
-
-    def gather_all(self, arrays: Sequence[Array], lengths: Array | None = None) -> list[Array]:
-        """As `gather`, for several arrays in one message, which saves up to a millisecond each.
-
-        Args:
-            arrays: those of this process.
-            lengths: (world_size, arrays) if known; otherwise one more message gathers them.
-        """
-        if self.world_size == 1:
-            return list(arrays)
-        if lengths is None:
-            lengths = self.gather_counts([len(array) for array in arrays])
-        # Pack the arrays as bytes (gloo supports neither bool nor every integer width), padded to
-        # the largest process.
-        widths = [a.dtype.itemsize * int(np.prod(a.shape[1:], dtype=np.int64)) for a in arrays]
-        ends = np.cumsum(lengths * widths, axis=1)
-        packed = np.zeros(int(ends[:, -1].max()), np.uint8)
-        parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
-        np.concatenate(parts, out=packed[: int(ends[self.index, -1])])
-        received = self._all_gather(packed)
-        # Unpack: one piece of every process for each array.
-        gathered = []
-        for column, (array, width) in enumerate(zip(arrays, widths, strict=True)):
-            begins = ends[:, column] - lengths[:, column] * width
-            bounds = zip(received, begins, ends[:, column], strict=True)
-            pieces = [row[begin:end] for row, begin, end in bounds]
-            whole = np.concatenate(pieces).view(array.dtype)
-            gathered.append(whole.reshape(int(lengths[:, column].sum()), *array.shape[1:]))
-        return gathered
-
-    def gather_counts(self, counts: Sequence[int] | Array) -> Array:
-        """(world_size, n): the n integers of every process."""
-        return self._all_gather(np.array(counts, np.int64))
-
-    def _all_gather(self, array: Array) -> Array:
-        """(world_size, n): the (n,) arrays of all processes, of equal length."""
+    def all_gather(self, numbers: Sequence[float] | Array) -> Array:
+        """(world_size, n): the n numbers of every process, in double precision."""
+        array = np.array(numbers, np.float64)
         if self.world_size == 1 or not len(array):
             return np.repeat(array[None], self.world_size, axis=0)
         import torch
 
-        received = torch.empty((self.world_size, len(array)), dtype=torch.from_numpy(array).dtype)
+        received = torch.empty((self.world_size, len(array)), dtype=torch.float64)
         with _lost_processes():
             torch.distributed.all_gather(list(received), torch.from_numpy(array))
         return received.numpy()
 
-    def exchange(self, array: Array, counts: Array, incoming: Array) -> Array:
-        """Send counts[p] rows to each process p, in order; the incoming[p] rows of each process."""
+    def gather(self, array: Array) -> Array:
+        """The arrays of all processes, concatenated along the first axis; lengths may differ."""
         if self.world_size == 1:
             return array
-        import torch
+        ends = np.cumsum(self.all_gather([len(array)])[:, 0].astype(np.int64)).tolist()
+        whole = np.empty((ends[-1], *array.shape[1:]), array.dtype)
+        whole[ends[self.index] - len(array) : ends[self.index]] = array
+        self.share(whole, [0, *ends])
+        return whole
 
-        rows = torch.from_numpy(np.ascontiguousarray(array))
-        received = torch.empty((int(incoming.sum()), *rows.shape[1:]), dtype=rows.dtype)
-        with _lost_processes():
-            torch.distributed.all_to_all_single(received, rows, incoming.tolist(), counts.tolist())
-        return received.numpy()
+    def share(self, array: Array, bounds: Sequence[int]) -> None:
+        """Fill in the rows of the other processes, in place.
 
-    def gather_to_first(self, array: Array) -> Array | None:
-        """As `gather` in the first process; None in the others, which need no memory for it."""
-        lengths = self.gather_counts([len(array)])[:, 0]
-        none = np.zeros_like(lengths)
-        counts = none.copy()
-        counts[0] = len(array)
-        received = self.exchange(array, counts, lengths if self.is_first else none)
-        return received if self.is_first else None
+        Args:
+            array: rows bounds[p] to bounds[p + 1] are those of process p.
+            bounds: world_size + 1 positions.
+        """
+        for source, (begin, end) in enumerate(pairwise(bounds)):
+            self.broadcast(array[begin:end], source)
 
-    def broadcast(self, array: Array) -> None:
-        """Copy the array of the first process into those of the others, in place."""
-        if self.world_size > 1:
+    def broadcast(self, array: Array, source: int = 0) -> None:
+        """Copy the contiguous array of one process into those of the others, in place."""
+        if self.world_size > 1 and array.size:
             import torch
 
+            # As bytes: gloo supports neither bool nor every integer width.
+            flat = torch.from_numpy(array.reshape(-1).view(np.uint8))
             with _lost_processes():
-                torch.distributed.broadcast(torch.from_numpy(array), 0)
+                torch.distributed.broadcast(flat, source)
+
+    def rotate(self, outgoing: Array, incoming: Array) -> Callable[[], None]:
+        """Start to send an array to the previous process and to receive one from the next.
+
+        Returns:
+            A function that waits for both.
+        """
+        import torch
+
+        before, after = ((self.index + step) % self.world_size for step in (-1, 1))
+        with _lost_processes():
+            sent = torch.distributed.isend(torch.from_numpy(outgoing), before)
+            received = torch.distributed.irecv(torch.from_numpy(incoming), after)
+
+        def wait() -> None:
+            with _lost_processes():
+                for work in (sent, received):
+                    assert work is not None
+                    work.wait()
+
+        return wait
 
     def gather_texts(self, text: str) -> list[str]:
         """The text of every process."""
@@ -235,12 +205,8 @@ def join_process_group(timeout: float = TIMEOUT) -> Iterator[ProcessGroup]:
     threads = max(1, numba.get_num_threads() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     numba.set_num_threads(threads)
     torch.set_num_threads(threads)
-    backend = "gloo"
-    if torch.cuda.is_available():
-        backend = "cpu:gloo,cuda:nccl"
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     with _lost_processes():
-        torch.distributed.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
     try:
         yield current_process_group()
     finally:

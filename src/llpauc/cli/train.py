@@ -130,7 +130,7 @@ def train(
             for line in description(job.recommender.get_params(), job.split.train):
                 log.info(f"  {line}")
         if processes.world_size > 1:
-            log.info(f"{processes.world_size} processes divide every batch")
+            log.info(f"{processes.world_size} processes train on their own users; items rotate")
         if _is_run(out):
             log.info(f"the run in {out} is replaced at the end")
         if not dry_run:
@@ -215,8 +215,8 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
         try:
             if split.test is None:
                 log.info("no test part, so nothing is measured; llpauc data split makes one")
-            elif reason is None:
-                test = _test_metrics(recommender, split, job.metrics, processes)
+            elif reason is None and processes.is_first:
+                test = _test_metrics(recommender, split, job.metrics)
         finally:
             if processes.is_first:
                 recommender.save(out, data=job.path, test=test, **job.record)
@@ -235,22 +235,15 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
     exit_if_interrupted(history)
 
 
-def _test_metrics(
-    recommender: Recommender, split: Split, metrics: list[str], processes: ProcessGroup
-) -> dict[str, Any] | None:
-    """The test metrics of the model and of popularity; None in a process without the model."""
-    from llpauc.distributed import SINGLE_PROCESS
+def _test_metrics(recommender: Recommender, split: Split, metrics: list[str]) -> dict[str, Any]:
+    """The test metrics of the model and of popularity."""
     from llpauc.evaluation.full_ranking import evaluate
     from llpauc.recommend import Recommender
 
-    if recommender.fitted is None:
-        return None
-    group = SINGLE_PROCESS if recommender.parameters.get("shard") else processes
     popularity = Recommender(model="popularity", refit=recommender.refit).fit(split)
     scorers = {"popularity": popularity.scorer(), str(recommender.model): recommender.scorer()}
     return {
-        name: evaluate(scorer, split, metrics=metrics, processes=group).summary()
-        for name, scorer in scorers.items()
+        name: evaluate(scorer, split, metrics=metrics).summary() for name, scorer in scorers.items()
     }
 
 

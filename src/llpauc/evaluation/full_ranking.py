@@ -131,7 +131,6 @@ def evaluate(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     processes: ProcessGroup = SINGLE_PROCESS,
-    local_users: slice | None = None,
 ) -> Evaluation:
     """Rank all items for every user of `on`, and compute the metrics.
 
@@ -145,7 +144,6 @@ def evaluate(
         memory_mb, threads, progress: as in `llpauc.evaluation.ranking.rank`; they do not change
         the result.
         processes: processes that divide the users; each returns the whole result.
-        local_users: the user indices that the scorer of this process has, if not all.
     """
     if on not in split.parts:
         raise InputError(f"the data have no {on} part; parts: {', '.join(split.parts)}")
@@ -162,10 +160,7 @@ def evaluate(
     users = np.flatnonzero(np.diff(targets.indptr)).astype(np.int32)
     if not len(users):
         raise InputError(f"the {on} part is empty: nothing to evaluate")
-    mine = processes.slice_of(len(users))
-    if local_users is not None:
-        mine = slice(*np.searchsorted(users, [local_users.start, local_users.stop]))
-    all_users, users = users, users[mine]
+    all_users, users = users, users[processes.slice_of(len(users))]
     targets, masked = targets[users], masked_pairs(split, on)[users]
     needs_counts = any(metric.k is None for metric in parsed)
     ranking = rank(

@@ -208,14 +208,6 @@ class Loss(nn.Module, ABC):
         CPU; None: there is none."""
         return None
 
-    @property
-    def needs_whole_batch(self) -> bool:
-        """Whether the loss of a batch is more than the mean of the losses of its rows.
-
-        Processes that divide a batch then gather its scores first.
-        """
-        return False
-
     def ascent_parameters(self) -> list[nn.Parameter]:
         """The variables over which the loss is maximised."""
         return []

@@ -115,12 +115,6 @@ class LLPAUCLoss(Loss):
         parameters = cast("dict[str, nn.Parameter]", self._parameters)  # fast: no lookup by name
         return Variables(*parameters.values())
 
-    @property
-    def needs_whole_batch(self) -> bool:
-        """The best positives are selected from the batch, and so are the hardest negatives, except
-        with the solver "per-user"."""
-        return self.solver != "per-user" or self.alpha < 1
-
     def ascent_parameters(self) -> list[nn.Parameter]:
         return self._named("gap", "pos_threshold")
 

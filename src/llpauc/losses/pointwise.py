@@ -136,11 +136,6 @@ class TCELoss(Loss):
         """
         return self.max_dropped * min(check_at_least("context.step", step, 0) / self.ramp_steps, 1)
 
-    @property
-    def needs_whole_batch(self) -> bool:
-        """The positives with the largest loss are dropped from the whole batch."""
-        return True
-
     def compute(self, pos: Tensor, neg: Tensor, mask: Tensor | None, context: Context) -> Tensor:
         assert context.step is not None  # checked by `prepare`
         return tce_loss(pos, neg, mask, dropped=self.dropped(context.step))

@@ -206,7 +206,7 @@ class Model(ABC):
 
     @property
     def is_fitted(self) -> bool:
-        """False before `fit`, and in all but the first process after a sharded training."""
+        """False before `fit`, and in all but the first of several processes."""
         return "fallback" in vars(self)
 
     def item_units(self) -> Scores | None:

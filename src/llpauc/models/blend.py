@@ -87,7 +87,8 @@ class Blend(Model):
         except Diverged:
             self._leave_main()
             raise
-        if result.history is not None and result.history.signal is not None:
+        interrupted = result.history is not None and result.history.signal is not None
+        if interrupted or not self.main.is_fitted:  # of several processes, the first is fitted
             self._leave_main()
             return result
         if not self.weights:  # there are no validation events

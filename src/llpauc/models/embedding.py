@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 
 from llpauc.data.interactions import Interactions, Split
+from llpauc.distributed import current_process_group
 from llpauc.errors import InputError
 from llpauc.evaluation.scorer import Scorer, Scores
 from llpauc.models.base import (
@@ -66,8 +67,7 @@ class EmbeddingModel(Model):
         with open_checkpoints(training.checkpoint) as folder:
             saved = None
             if folder is not None:
-                shard = training.options.shard
-                saved = folder.load_newest(dict(training.settings), data.split, shard)
+                saved = folder.load_newest(dict(training.settings), data.split)
             result = self._train(data, training, folder, saved)
             if folder is not None and result.history is not None and result.history.signal is None:
                 folder.finish()
@@ -89,17 +89,17 @@ class EmbeddingModel(Model):
             network, history = self._train_stage(split, training, options, stage)
         else:
             network, history = self._first_stage_of(refit_checkpoint, split, training)
-        if training.on_chosen is not None and history.signal is None:
-            self._finish(network, split.train)
-            training.on_chosen()
         if not data.refit or split.valid is None or history.signal is not None:
-            return self._finish(network, split.train, history)
+            result = self._finish(network, split.train, history)
+            if history.signal is None:
+                self._on_chosen(training)
+            return result
 
         # Second stage: the same number of epochs on all events. Where it diverges or is
         # interrupted, the network of the first stage is the result.
         stage = None
         if folder is not None:
-            weights = arrays(network.local_parameters())
+            weights = arrays(network.weights())
             outcome = Checkpoint({"chosen": weights}, {"chosen": dataclasses.asdict(history)})
             stage = Stage(folder, _REFIT, refit_checkpoint, outcome)
         options = dataclasses.replace(options, epochs=history.best_epoch)
@@ -112,7 +112,14 @@ class EmbeddingModel(Model):
         history = dataclasses.replace(history, epochs=epochs, signal=refitted.signal)
         if refitted.signal is not None:
             return self._finish(network, split.train, history)
+        if training.on_chosen is not None:
+            self._finish(network, split.train)
+            self._on_chosen(training)
         return self._finish(refit_network, data.all, history)
+
+    def _on_chosen(self, training: Training) -> None:
+        if training.on_chosen is not None and self.is_fitted:
+            training.on_chosen()
 
     def _train_stage(
         self,
@@ -140,7 +147,7 @@ class EmbeddingModel(Model):
         network = self.new_network(split.train, training.options)
         try:
             history = History.from_json(refit.meta["chosen"])
-            fill_weights(network.local_parameters(), refit.tensors["chosen"])
+            fill_weights(network.weights(), refit.tensors["chosen"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"the checkpoint does not fit this training: {error}") from None
         if training.on_epoch is not None:
@@ -155,9 +162,9 @@ class EmbeddingModel(Model):
     def _finish(
         self, network: EmbeddingNetwork, train: Interactions, history: History | None = None
     ) -> FitResult:
-        """Take over the vectors of a network that was trained on `train`."""
-        users, items = network.vectors()
-        if len(users):  # of a sharded network, the first process has them
+        """Take over the vectors of a network that was trained on `train`, in the first process."""
+        if current_process_group().is_first:
+            users, items = network.vectors()
             with np.errstate(all="ignore"):  # weights before divergence may be very large
                 history_map = self._learned_history_map(network, train, users, items)
                 self.set_vectors(users, items, history_map, train)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from llpauc.data.ids import Indices
 from llpauc.data.interactions import Interactions
-from llpauc.distributed import ProcessGroup
 from llpauc.evaluation.scorer import Scores
 from llpauc.models.base import NewEvents
 from llpauc.models.embedding import EmbeddingModel, grown
@@ -42,9 +41,7 @@ class FISMNetwork(EmbeddingNetwork):
     def base_rows(self) -> tuple[Tensor, Tensor]:
         return self.history @ self.user_table, self.item_table
 
-    def cpu_tables(
-        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
-    ) -> TrainingTables:
+    def cpu_tables(self, train: Interactions, options: TrainingOptions) -> TrainingTables:
         return FISMTables(*self.adam_tables(options, False, self.cosine), history_weights(train))
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from llpauc.data.ids import Indices
 from llpauc.data.interactions import Interactions
-from llpauc.distributed import ProcessGroup
 from llpauc.evaluation.scorer import Scores
 from llpauc.models.base import NewEvents
 from llpauc.models.embedding import EmbeddingModel
@@ -49,9 +48,7 @@ class LightGCNNetwork(EmbeddingNetwork):
             user_sum, item_sum = user_sum + users, item_sum + items
         return user_sum / (1 + self.options.layers), item_sum / (1 + self.options.layers)
 
-    def cpu_tables(
-        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
-    ) -> TrainingTables:
+    def cpu_tables(self, train: Interactions, options: TrainingOptions) -> TrainingTables:
         tables = self.adam_tables(options, False, False)
         return LightGCNTables(*tables, graph_weights(train), self.options)
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from llpauc.data.interactions import Interactions
-from llpauc.distributed import ProcessGroup
+from llpauc.distributed import current_process_group
 from llpauc.evaluation.scorer import FactorScorer, Scores
 from llpauc.models.spectral import graph_weights, spectral_rows
 from llpauc.training.options import TrainingOptions
@@ -53,7 +53,8 @@ class EmbeddingNetwork(Trainable):
         generator = torch.Generator().manual_seed(seed)
         self.user_table = self._initial_table(self._user_table_size(), generator)
         self.item_table = self._initial_table(self.n_items, generator, bias=self.has_bias)
-        if options.init == "spectral":
+        # Of several processes the first one computes them, and training sends them to the others.
+        if options.init == "spectral" and current_process_group().is_first:
             users, items = spectral_rows(graph_weights(train), options.dimensions, seed)
             self._add_spectral_rows(torch.from_numpy(users), torch.from_numpy(items))
 
@@ -118,19 +119,13 @@ class EmbeddingNetwork(Trainable):
         width = self.options.dimensions
         users = users * self.scale
         if self.options.cold_users == "mean" and self.warm.any() and not self.warm.all():
-            warm = self._local_warm()
-            users = torch.where(warm[:, None], users, self._mean_user(users[warm]))
+            warm = self.warm.cpu()
+            # In double precision: the mean of a million rows should not depend on their order.
+            mean = users[warm].double().mean(0).float()
+            users = torch.where(warm[:, None], users, mean)
         if items.shape[1] > width:
             users = torch.cat([users, torch.ones(len(users), 1)], dim=1)
         return users.numpy(), items.numpy()
-
-    def _local_warm(self) -> Tensor:
-        """Whether each user of this process has a training event."""
-        return self.warm.cpu()
-
-    def _mean_user(self, warm: Tensor) -> Tensor:
-        # In double precision: the mean of a million rows should not depend on their order.
-        return warm.double().mean(0).float()
 
     def scorer(self) -> FactorScorer:
         return FactorScorer(*self.vectors())
@@ -138,34 +133,29 @@ class EmbeddingNetwork(Trainable):
     def adam_tables(
         self, options: TrainingOptions, user_cosine: bool, item_cosine: bool
     ) -> tuple[AdamTable, AdamTable]:
-        """The parameters of this process as NumPy arrays with their Adam state.
+        """The parameters as NumPy arrays with their Adam state.
 
         Args:
             options: of the training.
             user_cosine, item_cosine: whether rows of the table are read at unit length; rows that
                 are summed or propagated first are normalised afterwards.
         """
-        tables, width = self.local_parameters(), self.options.dimensions
+        users, items = self.user_table.detach().numpy(), self.item_table.detach().numpy()
+        width = self.options.dimensions
         return (
-            AdamTable(tables["user_table"].numpy(), options, width, user_cosine),
-            AdamTable(tables["item_table"].numpy(), options, width, item_cosine),
+            AdamTable(users, options, width, user_cosine),
+            AdamTable(items, options, width, item_cosine),
         )
 
-    def cpu_tables(
-        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
-    ) -> TrainingTables:
+    def cpu_tables(self, train: Interactions, options: TrainingOptions) -> TrainingTables:
         return TrainingTables(*self.adam_tables(options, self.cosine, self.cosine))
 
     @torch.no_grad()
     def init_item_bias(self, values: npt.NDArray[np.float64]) -> None:
         if self.has_bias:
-            bias = self.local_parameters()["item_table"][:, self.options.dimensions]
+            bias = self.item_table[:, self.options.dimensions]
             if not bias.any():
-                bias.copy_(torch.from_numpy(self._local_items(values)))
-
-    def _local_items(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The entries of the items that this process holds."""
-        return values
+                bias.copy_(torch.from_numpy(values))
 
 
 def sparse_tensor(matrix: Any) -> Tensor:

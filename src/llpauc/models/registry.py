@@ -189,7 +189,6 @@ class ModelEntry:
         place: "package.module:Class", or the class.
         Options: the dataclass of its options.
         trained: whether it is trained in epochs with a loss.
-        shardable: whether its tables can be divided among processes.
         blendable: whether `auto` adds it to a trained model.
         summary: a short description for reports.
         title: its name in reports; by default the name in `MODELS`.
@@ -198,7 +197,6 @@ class ModelEntry:
     place: str | type[Model]
     Options: type[Any]
     trained: bool = False
-    shardable: bool = False
     blendable: bool = False
     summary: str = ""
     title: str = ""
@@ -230,7 +228,6 @@ MODELS: Registry[ModelEntry] = Registry(
             "llpauc.models.mf:MF",
             BiasedEmbeddingOptions,
             trained=True,
-            shardable=True,
             title="Matrix factorization",
         ),
         "lightgcn": ModelEntry(

@@ -69,7 +69,7 @@ class Plan:
 
     def settings(self) -> dict[str, Any]:
         """Every setting that affects the result, by name."""
-        training = {} if self.training is None else self.training.deciding()
+        training = {} if self.training is None else dataclasses.asdict(self.training)
         of_loss = {f"loss.{name}": value for name, value in self.loss_parameters.items()}
         options = dataclasses.asdict(self.model_options)
         return {"model": self.model, **options, **training, "loss": self.loss, **of_loss}
@@ -118,10 +118,6 @@ training=None, loss=None, loss_parameters={})
     elif of_model["score"] == "cosine" and LOSSES[loss].score == "dot":
         of_model.setdefault("temperature", _COSINE_TEMPERATURE)
     training = TrainingOptions(**of_training)
-    if training.shard and not entry.shardable:
-        raise InputError(f"shard is not available for {model}; it needs its whole tables")
-    if training.shard and of_model.get("blend"):
-        raise InputError("shard is not available with blend, which needs whole tables")
     made = Plan(model, entry.Options(**of_model), training, loss, of_loss)
     made.make_loss()  # refuses values out of range
     return made

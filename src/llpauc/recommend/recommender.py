@@ -131,8 +131,6 @@ class Recommender:
             settings = {"model": self._model("mf"), "loss": self.loss or "llpauc"}
         else:
             settings = RECIPES[self.recipe](split.train, split.valid)
-            if self.parameters.get("shard"):  # a blend needs whole tables
-                settings.pop("blend", None)
             if self.loss not in (None, settings["loss"]):
                 settings = with_loss(settings, str(self.loss))
             settings = with_model(settings, self._model(settings["model"]))
@@ -167,7 +165,7 @@ class Recommender:
         Raises:
             llpauc.training.Diverged: on NaN; the recommender then has the last good weights.
 
-        With `shard`, only the first of several processes is fitted.
+        Of several processes inside `llpauc.distributed.join_process_group`, the first is fitted.
         """
         columns = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
         split = without_empty_valid(as_split(data, valid, **columns))

@@ -49,7 +49,6 @@ class Index:
         user_slots: (B,) position in `users`; None where all users of the batch are distinct.
         items: distinct items; the position of an item here is its slot.
         positive_slots: (B,) slots of the positives.
-        negative_slots: (B, N) or (M,) slots of the negatives; None where tables are read by row.
         pairs: None where the negatives are shared.
     """
 
@@ -57,7 +56,6 @@ class Index:
     user_slots: Indices | None
     items: Indices
     positive_slots: Indices
-    negative_slots: Indices | None
     pairs: Pairs | None
 
 
@@ -67,9 +65,8 @@ class Batch:
 
     Args:
         step: number of the batch, from 0.
-        users, positives: (B,) those of this process.
+        users, positives: (B,) indices.
         drawn: the negatives.
-        size: positives of all processes.
         index: for the kernels; None for plain torch.
     """
 
@@ -77,7 +74,6 @@ class Batch:
     users: Indices
     positives: Indices
     drawn: Negatives
-    size: int
     index: Index | None = None
 
 
@@ -89,11 +85,10 @@ class Indexer:
         every_item: whether a batch with at least as many pairs as there are items counts as having
             all of them. Items without a pair then take a step with a zero gradient, as a replay
             would do later. Must be False with weight decay, which applies to rows of the batch.
-        by_slot: whether tables are read by slot, not by row.
     """
 
-    def __init__(self, n_users: int, n_items: int, every_item: bool, by_slot: bool = False) -> None:
-        self._sizes, self._by_slot = (n_users, n_items), by_slot
+    def __init__(self, n_users: int, n_items: int, every_item: bool) -> None:
+        self._sizes = n_users, n_items
         self._every_item = np.arange(n_items, dtype=np.int32) if every_item else None
         self._local = threading.local()
 
@@ -115,7 +110,6 @@ class Indexer:
             user_slots=None if all_distinct else user_slots.slot_of[users],
             items=items,
             positive_slots=slot_of[positives],
-            negative_slots=slot_of[negatives] if self._by_slot else None,
             pairs=None if is_shared else _pairs(positives, negatives, slot_of, len(items)),
         )
 

@@ -4,7 +4,6 @@
     FOLDER/000007/   the newest checkpoint: weights, best weights, optimizer and loss as arrays;
                      position, metrics and settings as JSON. A folder as `run_folder` writes it.
     FOLDER/000006/   the previous checkpoint
-    FOLDER/000007.1/ if tables are sharded: the shard of process 1, and so on
 
 A checkpoint is complete or refused, and the previous one stays until the next one is complete.
 """
@@ -37,14 +36,12 @@ log = logging.getLogger(__name__)
 
 _LOCK = "lock"
 _NUMBER = re.compile(r"\d{6,}")
-_SHARD = re.compile(r"(\d{6,})\.\d+")
-_TEMPORARY = re.compile(r"\.\d{6,}(\.\d+)?\.[0-9a-f]+")
+_TEMPORARY = re.compile(r"\.\d{6,}\.[0-9a-f]+")
 _NO_IDS = pa.array([], pa.large_string())
 _RESTART = "delete it and start again with --restart (if_exists='restart')"
 
 IfExists = Literal["refuse", "resume", "restart"]
 Array = npt.NDArray[Any]
-RowRanges = dict[str, list[int]]  # "user" and "item" -> first row, end row, rows of the whole table
 
 
 @dataclass(frozen=True)
@@ -145,9 +142,7 @@ def _acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
 class CheckpointFolder:
     """An open folder of checkpoints; see `open_checkpoints`.
 
-    Of several processes the first one writes and removes. If tables are sharded, each process
-    writes its shard and the first one writes last: its folder completes the checkpoint. Any number
-    of processes can resume from it.
+    Of several processes the first one writes and removes, and all read.
 
     Attributes:
         newest: the last checkpoint known to be complete, or None.
@@ -162,36 +157,30 @@ class CheckpointFolder:
         self._every, self._if_exists = settings.every or float("inf"), settings.if_exists
         self._due = time.perf_counter() + self._every
         self._number = max((int(path.name) for path in self._checkpoints()), default=0)
-        self._ranges: RowRanges = {}
         self._training: dict[str, Any] = {}
         self._warned = False
 
-    def load_newest(
-        self, settings: Mapping[str, Any], split: Split, shard: bool = False
-    ) -> Checkpoint | None:
+    def load_newest(self, settings: Mapping[str, Any], split: Split) -> Checkpoint | None:
         """The newest complete checkpoint to resume from, or None to start from the beginning.
 
         Args:
             settings: everything but the events that determines the result of the training. An
                 existing checkpoint must have been made with the same settings.
             split: train and valid, which must be the same as well.
-            shard: whether tables are sharded; each process then gets its rows.
 
         Raises:
             InputError: for a checkpoint of another training, for an existing one if `if_exists` is
                 "refuse", and if all are damaged.
         """
         parts = {"training": split.train, "validation": split.valid}
+        if self._processes.world_size > 1:
+            settings = {**settings, "processes": self._processes.world_size}
         self._training = {
             "settings": json.loads(json.dumps(settings, default=str)),  # as a file returns it
             "events": {name: fingerprint(part) for name, part in parts.items() if part is not None},
         }
-        if shard:
-            for name, n in (("user", split.n_users), ("item", split.n_items)):
-                rows = self._processes.slice_of(n)
-                self._ranges[name] = [rows.start, rows.stop, n]
         if self._if_exists == "restart" and self._processes.is_first:
-            self._remove_checkpoints(self._checkpoints())
+            _remove(self._checkpoints())
         self._processes.barrier()
         if not self._checkpoints():
             if self._if_exists == "resume":
@@ -218,23 +207,17 @@ class CheckpointFolder:
         Returns:
             Whether it was written. A failure is logged once, and training continues.
         """
-        processes, shards = self._processes, self._processes.world_size if self._ranges else 1
         target = self.path / f"{self._number + 1:06d}"
-        meta = {"training": self._training, "shards": shards, "ranges": self._ranges}
-        checkpoint = Checkpoint(checkpoint.tensors, {**checkpoint.meta, **meta})
-        # The first process writes when all others have written their shards.
-        problem = ""
-        if not processes.is_first and shards > 1:
-            problem = _write(checkpoint, target.with_name(f"{target.name}.{processes.index}"))
-        problem = next(filter(None, processes.gather_texts(problem)), "")
-        if processes.is_first and not problem:
-            problem = _write(checkpoint, target)
-        problem = processes.gather_texts(problem)[0]
+        meta = {**checkpoint.meta, "training": self._training}
+        is_first, problem = self._processes.is_first, ""
+        if is_first:
+            problem = _write(Checkpoint(checkpoint.tensors, meta), target)
+        problem = self._processes.gather_texts(problem)[0]
         if not problem:
             previous, self.newest = self.newest, target
             self._number += 1
-            if processes.is_first:
-                self._remove_checkpoints(set(self._checkpoints()) - {previous, target})
+            if is_first:
+                _remove(set(self._checkpoints()) - {previous, target})
         elif not self._warned:
             last = f"the last one is {self.newest}" if self.newest else "there is none so far"
             log.warning("no checkpoint written (%s); training continues, %s", problem, last)
@@ -251,18 +234,11 @@ class CheckpointFolder:
         paths = (path for path in self.path.iterdir() if _NUMBER.fullmatch(path.name))
         return sorted(paths, key=lambda path: int(path.name))
 
-    def _remove_checkpoints(self, checkpoints: Iterable[Path]) -> None:
-        """Remove these checkpoints, and shards without a checkpoint."""
-        _remove(checkpoints)
-        names = {path.name for path in self._checkpoints()}
-        shards = [(path, _SHARD.fullmatch(path.name)) for path in self.path.iterdir()]
-        _remove(path for path, match in shards if match and match[1] not in names)
-
     def _read_newest(self) -> Checkpoint:
         problems: list[str] = []
         for path in reversed(self._checkpoints()):
             try:
-                checkpoint = _read(path, self._ranges)
+                checkpoint = _read(path)
             except InputError as error:
                 problems.append(str(error))
                 continue
@@ -317,44 +293,11 @@ def _write(checkpoint: Checkpoint, target: Path) -> str:
     return ""
 
 
-def _read(folder: Path, ranges: RowRanges) -> Checkpoint:
-    """Read and verify a checkpoint and its shards.
-
-    Args:
-        folder: that of the first process.
-        ranges: rows of the tables to return; empty for all rows.
-    """
-    first = run_folder.load(folder)
-    shards = first.meta.get("shards", 1)
+def _read(folder: Path) -> Checkpoint:
+    """Read and verify a checkpoint."""
+    saved = run_folder.load(folder)
     tensors: dict[str, dict[str, Array]] = {}
-    for process in range(shards if isinstance(shards, int) else 1):
-        shard = run_folder.load(folder.with_name(f"{folder.name}.{process}")) if process else first
-        for path, array in shard.tensors.items():
-            group, _, name = path.partition("/")
-            arrays = tensors.setdefault(group, {})
-            try:
-                arrays[name] = _copy_rows(arrays.get(name), array, name, shard.meta, ranges)
-            except (KeyError, TypeError, ValueError) as error:
-                raise InputError(f"{folder}: rows of {path} do not fit: {error}") from None
-    return Checkpoint(tensors, first.meta)
-
-
-def _copy_rows(
-    table: Array | None, array: Array, name: str, meta: Mapping[str, Any], ranges: RowRanges
-) -> Array:
-    """Copy the rows of a shard that are in `ranges` into `table`, and return `table`."""
-    kind = name[:4]
-    if kind not in ("user", "item") or not array.ndim:  # the same in every shard
-        return array
-    first, end, saved_total = meta.get("ranges", {}).get(kind) or [0, len(array), len(array)]
-    low, high, total = ranges.get(kind) or [0, saved_total, saved_total]
-    if total != saved_total:
-        raise ValueError(f"{saved_total} rows in total, not {total}")
-    if (low, high) == (first, end):
-        return array
-    if table is None:
-        table = np.zeros((high - low, *array.shape[1:]), array.dtype)
-    begin, stop = max(low, first), min(high, end)
-    if begin < stop:
-        table[begin - low : stop - low] = array[begin - first : stop - first]
-    return table
+    for path, array in saved.tensors.items():
+        group, _, name = path.partition("/")
+        tensors.setdefault(group, {})[name] = array
+    return Checkpoint(tensors, saved.meta)

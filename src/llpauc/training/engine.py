@@ -3,17 +3,12 @@
 `CpuEngine` computes scores and gradients in Numba kernels, with any loss of the library between
 them. `TorchEngine` uses autograd and the dense Adam of torch; it serves other devices such as CUDA,
 and the tests compare `CpuEngine` with it.
-
-Several processes divide each batch. Losses that average over rows are computed per process and
-averaged. A loss that needs the whole batch, as LLPAUC does for its thresholds, gets the scores of
-all processes in every process; its variables then take the same steps everywhere.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numba
@@ -24,21 +19,15 @@ from torch import Tensor
 
 from llpauc.data.ids import Indices
 from llpauc.data.interactions import Interactions
-from llpauc.distributed import SINGLE_PROCESS, ProcessGroup
 from llpauc.losses.base import Context, Loss, NonFiniteError
 from llpauc.losses.minimax import attach, minimax_parameter_groups
-from llpauc.training.batches import Batch, Index, Indexer, Pairs, Slots
+from llpauc.training.batches import Batch, Index, Indexer, Pairs
 from llpauc.training.kernels import merge_rows, score_pairs, user_gradients
 from llpauc.training.options import TrainingOptions
 from llpauc.training.progress import Diverged
 from llpauc.training.row_adam import ScalarAdam, Table, zero_table
 from llpauc.training.samplers import Sampler
-from llpauc.training.tables import (
-    ItemGradients,
-    PairGradients,
-    merged_gradients,
-    summed_by_item,
-)
+from llpauc.training.tables import ItemGradients, PairGradients, TrainingTables
 from llpauc.training.trainable import Trainable
 
 # Multiplications per batch below which threads in the kernels do not pay: they save a tenth of the
@@ -65,20 +54,15 @@ class Engine(ABC):
         loss: any loss of the library; its variables are trained in place.
         sampler: draws the negatives.
         options: see `TrainingOptions`.
-        processes: the processes that divide every batch among them.
     """
 
     def __init__(
-        self,
-        model: Trainable,
-        loss: Loss,
-        sampler: Sampler,
-        options: TrainingOptions,
-        processes: ProcessGroup = SINGLE_PROCESS,
+        self, model: Trainable, loss: Loss, sampler: Sampler, options: TrainingOptions
     ) -> None:
         self.model, self.loss, self.sampler = model, loss, sampler
-        self.processes, self.device = processes, options.device
+        self.device = options.device
         self._indexer: Indexer | None = None
+        self._first_user = 0
         self._last: Scored | None = None
 
     @property
@@ -92,11 +76,9 @@ class Engine(ABC):
 
     def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
         """The batch of step `step`, as far as it does not depend on the model."""
-        part = self.processes.slice_of(len(users))
-        drawn = self.sampler.draw(step, users, positives, part)
-        rows = users[part], positives[part]
-        index = None if self._indexer is None else self._indexer(*rows, drawn.items)
-        return Batch(step, *rows, drawn, len(users), index)
+        drawn = self.sampler.draw(step, users, positives)
+        index = None if self._indexer is None else self._indexer(users, positives, drawn.items)
+        return Batch(step, users, positives, drawn, index)
 
     @abstractmethod
     def step(self, batch: Batch) -> float:
@@ -115,8 +97,8 @@ class Engine(ABC):
         """Continue from `state`, with the model and the loss as they were then."""
 
     def diagnose(self) -> dict[str, float]:
-        """Values that explain the loss of the last batch, from the rows of this process."""
-        if self._last is None or not len(self._last.pos):
+        """Values that explain the loss of the last batch."""
+        if self._last is None:
             return {}
         pos, neg, mask, context = self._last
         return dict(self.loss.diagnose(pos, neg, mask, context=context).values)
@@ -125,7 +107,7 @@ class Engine(ABC):
         """Scores with their mask and what the loss needs to know; kept for `diagnose`."""
         mask, context = batch.drawn.mask, None
         if self.loss.needs:
-            users = torch.from_numpy(batch.users.astype(np.int64))
+            users = torch.from_numpy(batch.users.astype(np.int64) + self._first_user)
             context = Context(step=batch.step, users=users)
         on_device = None if mask is None else torch.from_numpy(mask).to(self.device)
         self._last = Scored(pos.detach(), neg.detach(), on_device, context)
@@ -136,8 +118,11 @@ class CpuEngine(Engine):
     """Kernels for the scores and gradients, `row_adam` for the tables.
 
     Args:
-        model, loss, sampler, options, processes: see `Engine`.
+        model, loss, sampler, options: see `Engine`.
         train: the events.
+        tables: what is trained, by default the tables of the model.
+        variables: the optimizer of the loss's variables; by default a new one.
+        first_user: the index in the model of the first user of `train`.
     """
 
     def __init__(
@@ -147,23 +132,15 @@ class CpuEngine(Engine):
         sampler: Sampler,
         train: Interactions,
         options: TrainingOptions,
-        processes: ProcessGroup = SINGLE_PROCESS,
+        tables: TrainingTables | None = None,
+        variables: ScalarAdam | None = None,
+        first_user: int = 0,
     ) -> None:
-        super().__init__(model, loss, sampler, options, processes)
-        self.tables = model.cpu_tables(train, options, processes)
-        self._is_replicated = processes.world_size > 1 and model.user_range is None
-        self._user_slots, self._item_slots = Slots(train.n_users), Slots(train.n_items)
-        # The variables of the loss, with their learning rates as factors; negative ones ascend.
-        groups = minimax_parameter_groups([], loss, lr=1.0)
-        rates = [
-            (variable, -group["lr"] if group["maximize"] else group["lr"])
-            for group in groups
-            for variable in group["params"]
-        ]
-        self.variables = ScalarAdam(rates, options.lr)
-        self._indexer = Indexer(
-            train.n_users, train.n_items, options.weight_decay == 0, self.tables.by_slot
-        )
+        super().__init__(model, loss, sampler, options)
+        self.tables = tables or model.cpu_tables(train, options)
+        self.variables = variables or loss_variables(loss, options.lr)
+        self._indexer = Indexer(train.n_users, train.n_items, options.weight_decay == 0)
+        self._first_user = first_user
         self._memory: dict[str, Table] = {}
 
     def set_lr(self, lr: float) -> None:
@@ -199,7 +176,7 @@ class CpuEngine(Engine):
     def _step_rows(self, batch: Batch, index: Index, pairs: Pairs) -> float:
         """Each positive has its own negatives."""
         tables, scale = self.tables, self.model.scale
-        users, positives, negatives = self._table_rows(batch, index)
+        users, positives, negatives = batch.users, batch.positives, batch.drawn.items
         # Scores.
         user_rows = self._array("user_rows", (len(positives), tables.user_rows.shape[1]))
         pos, neg = self._array("pos", positives.shape), self._array("neg", negatives.shape)
@@ -225,7 +202,7 @@ class CpuEngine(Engine):
         tables, scale = self.tables, self.model.scale
         width = tables.user_rows.shape[1]
         has_bias = tables.item_rows.shape[1] > width
-        users, positives, shared = self._table_rows(batch, index)
+        users, positives, shared = batch.users, batch.positives, batch.drawn.items
         # Scores.
         p = torch.from_numpy(tables.user_rows[users])
         q_pos = torch.from_numpy(tables.item_rows[positives])
@@ -252,34 +229,17 @@ class CpuEngine(Engine):
         self._apply(index, user_grads.numpy(), item_grads.numpy())
         return value
 
-    def _table_rows(self, batch: Batch, index: Index) -> tuple[Indices, Indices, Indices]:
-        """The rows of users, positives and negatives in the tables."""
-        if not self.tables.by_slot:
-            return batch.users, batch.positives, batch.drawn.items
-        users = index.user_slots
-        if users is None:
-            users = np.arange(len(batch.users), dtype=np.int32)
-        assert index.negative_slots is not None  # made for tables that are read by slot
-        return users, index.positive_slots, index.negative_slots
-
     def _apply(self, index: Index, user_grads: Table, item_grads: ItemGradients) -> None:
-        """Update the rows of the batch, of all processes where each has the whole tables."""
-        users, items, tables = index.users, index.items, self.tables
+        """Update the rows of the batch."""
         if index.user_slots is not None:  # sum the gradients of users that occur more than once
-            merged = self._array("merged", (len(users), user_grads.shape[1]))
+            merged = self._array("merged", (len(index.users), user_grads.shape[1]))
             merge_rows(index.user_slots, user_grads, merged)
             user_grads = merged
-        if self._is_replicated:
-            item_grads = summed_by_item(item_grads, len(items), tables.item_rows.shape[1])
-            gathered = self.processes.gather_all([users, user_grads, items, item_grads])
-            users, user_grads = merged_gradients(self._user_slots, *gathered[:2])
-            items, item_grads = merged_gradients(self._item_slots, *gathered[2:])
-            tables.prepare(users, items)  # rows that only other processes have read
-        tables.apply(users, user_grads, items, item_grads)
+        self.tables.apply(index.users, user_grads, index.items, item_grads)
 
     def _loss(self, batch: Batch, pos: Table, neg: Table) -> tuple[float, Table, Table]:
         scored = self._scored(batch, torch.from_numpy(pos), torch.from_numpy(neg))
-        value, d_pos, d_neg = batch_loss(self.loss, scored, self.processes, batch.size)
+        value, d_pos, d_neg = _value_and_grads(self.loss, scored)
         return value, d_pos.numpy(), d_neg.numpy()
 
     def _array(self, name: str, shape: tuple[int, ...]) -> Table:
@@ -304,15 +264,10 @@ class TorchEngine(Engine):
     """Autograd through the model and dense Adam, on any device."""
 
     def __init__(
-        self,
-        model: Trainable,
-        loss: Loss,
-        sampler: Sampler,
-        options: TrainingOptions,
-        processes: ProcessGroup = SINGLE_PROCESS,
+        self, model: Trainable, loss: Loss, sampler: Sampler, options: TrainingOptions
     ) -> None:
         device = options.device
-        super().__init__(model.to(device), loss.to(device), sampler, options, processes)
+        super().__init__(model.to(device), loss.to(device), sampler, options)
         groups = minimax_parameter_groups(
             model.parameters(), loss, options.lr, weight_decay=options.weight_decay
         )
@@ -335,11 +290,8 @@ class TorchEngine(Engine):
         pos = self.model.scores(users, positives)
         neg = self.model.scores(users, negatives if negatives.dim() == 2 else negatives[None])
         scored = self._scored(batch, pos, neg)
-        value, d_pos, d_neg = batch_loss(self.loss, scored, self.processes, batch.size)
+        value, d_pos, d_neg = _value_and_grads(self.loss, scored)
         torch.autograd.backward([pos, neg], [d_pos, d_neg])
-        if self.processes.world_size > 1:
-            for table in self.model.parameters():
-                torch.distributed.all_reduce(table.grad)
         self.optimizer.step()
         return value
 
@@ -367,42 +319,15 @@ class TorchEngine(Engine):
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
 
-# --- the loss of a batch that several processes have scored ---------------------------------------
-
-
-def batch_loss(
-    loss: Loss, scored: Scored, processes: ProcessGroup, size: int
-) -> tuple[float, Tensor, Tensor]:
-    """The loss of the whole batch, and its gradients for the rows of this process.
-
-    Args:
-        loss: any loss of the library.
-        scored: the rows of this process.
-        processes: the processes.
-        size: rows of the whole batch.
-
-    Raises:
-        Diverged: on NaN or infinity in any process, in all processes at the same step.
-    """
-    if processes.world_size == 1:
-        return _value_and_grads(loss, scored)
-    if loss.needs_whole_batch:
-        value, d_pos, d_neg = _value_and_grads(loss, _gather_scores(scored, processes, size))
-        part = processes.slice_of(size)
-        return value, d_pos[part], d_neg[part]
-    rows = len(scored.pos) if scored.mask is None else int(scored.mask.any(1).sum())
-    value, d_pos, d_neg = 0.0, torch.zeros_like(scored.pos), torch.zeros_like(scored.neg)
-    problem = ""
-    if rows:
-        try:
-            value, d_pos, d_neg = _value_and_grads(loss, scored)
-        except Diverged as error:
-            problem = str(error)
-    total, all_rows, diverged = processes.sum([value * rows, rows, bool(problem)])
-    if diverged:
-        raise Diverged(next(filter(None, processes.gather_texts(problem))))
-    weight = rows / max(all_rows, 1)
-    return total / max(all_rows, 1), d_pos * weight, d_neg * weight
+def loss_variables(loss: Loss, lr: float) -> ScalarAdam:
+    """An optimizer of the variables of a loss, each with its factor of the learning rate."""
+    groups = minimax_parameter_groups([], loss, lr=1.0)
+    rates = [
+        (variable, -group["lr"] if group["maximize"] else group["lr"])
+        for group in groups
+        for variable in group["params"]
+    ]
+    return ScalarAdam(rates, lr)
 
 
 def _value_and_grads(loss: Loss, scored: Scored) -> tuple[float, Tensor, Tensor]:
@@ -414,24 +339,3 @@ def _value_and_grads(loss: Loss, scored: Scored) -> tuple[float, Tensor, Tensor]
     if not math.isfinite(value):
         raise Diverged(f"the loss is {value}")
     return value, d_pos, d_neg
-
-
-def _gather_scores(scored: Scored, processes: ProcessGroup, size: int) -> Scored:
-    """The scores of all processes."""
-    pos, neg, mask, context = scored
-    lengths = [end - begin for begin, end in pairwise(processes.bounds(size))]
-
-    def gather(*tensors: Tensor) -> list[Tensor]:
-        arrays = [tensor.detach().cpu().numpy() for tensor in tensors]
-        known = np.repeat(np.reshape(lengths, (-1, 1)), len(arrays), axis=1)
-        return [torch.from_numpy(a).to(pos.device) for a in processes.gather_all(arrays, known)]
-
-    # A process whose users all have negatives has no mask.
-    has_mask = torch.full((len(pos),), mask is not None)
-    users = [] if context is None or context.users is None else [context.users]
-    all_pos, all_neg, any_mask, *all_users = gather(pos, neg, has_mask, *users)
-    if any_mask.any():
-        (mask,) = gather(torch.ones_like(neg, dtype=torch.bool) if mask is None else mask)
-    if context is not None and all_users:
-        context = Context(context.step, all_users[0])
-    return Scored(all_pos, all_neg, mask, context)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing
+from functools import partial
+from importlib.metadata import version
 
 import numpy as np
 import torch
@@ -20,7 +23,7 @@ from llpauc.evaluation.full_ranking import evaluate
 from llpauc.evaluation.ranking import tile_users
 from llpauc.losses.base import Loss
 from llpauc.runtime import forked_with_threads
-from llpauc.training.batches import batches, epoch_order
+from llpauc.training.batches import Batch, batches, epoch_order
 from llpauc.training.checkpoint import (
     Checkpoint,
     CheckpointFolder,
@@ -30,6 +33,7 @@ from llpauc.training.checkpoint import (
 from llpauc.training.engine import CpuEngine, Engine, TorchEngine
 from llpauc.training.interrupt import StopRequest, stop_requests
 from llpauc.training.options import SAMPLERS, TrainingOptions
+from llpauc.training.partition import Partition, check_partition
 from llpauc.training.progress import (
     Diverged,
     Epoch,
@@ -45,6 +49,9 @@ from llpauc.training.trainable import Trainable
 
 _UNSEEN = 0.05  # added to the number of events of each item, so that all have a logarithm
 _REPORT_SECONDS = 0.1  # between two calls of on_batch
+_SLOW = 1.5  # times the others' time from which a process is reported as slow
+
+log = logging.getLogger(__name__)
 
 
 def fit(
@@ -60,8 +67,8 @@ def fit(
     """Train `model` in place on split.train; split.valid, if given, chooses the best epoch.
 
     The test part is not used. Ctrl-C or SIGTERM ends training after the current batch, with the
-    best weights so far. Processes inside `join_process_group` all call it and divide every batch
-    among them.
+    best weights so far. Processes inside `join_process_group` all call it and train together, as
+    `llpauc.training.partition` describes it.
 
     Args:
         model: its parameters are changed.
@@ -80,7 +87,7 @@ def fit(
     with open_checkpoints(checkpoint) as folder:
         stage = None
         if folder is not None:
-            saved = folder.load_newest(settings(model, loss, options), split, options.shard)
+            saved = folder.load_newest(settings(model, loss, options), split)
             stage = Stage(folder, resume_from=saved)
         history = fit_stage(
             model, loss, split, options, stage, on_batch=on_batch, on_epoch=on_epoch
@@ -127,7 +134,7 @@ def fit_stage(
             try:
                 run.train_batches(stop, on_batch)
             except Diverged as error:
-                fill_weights(model.local_parameters(), run.best)
+                fill_weights(model.weights(), run.best)
                 raise Diverged(
                     f"training diverged in epoch {progress.epoch}, batch {progress.batches + 1}:"
                     f" {error}; most likely the learning rate ({options.lr:g}) is too high; the"
@@ -149,7 +156,7 @@ def fit_stage(
 
     # The model gets the weights of the best epoch.
     if progress.best_epoch:
-        fill_weights(model.local_parameters(), run.best)
+        fill_weights(model.weights(), run.best)
     best_epoch = progress.best_epoch or len(progress.epochs)
     collisions = collision_rate(run.sampler, split.train)
     received = stop.signal or (signal.SIGTERM if stopped == "interrupted" else None)
@@ -194,11 +201,14 @@ class _Run:
         model.init_item_bias(np.log(counts + _UNSEEN))
 
         self.sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
-        self.engine: Engine
-        if options.device == "cpu":
-            self.engine = CpuEngine(model, loss, self.sampler, train, options, self.processes)
+        self.engine: Engine | None = None
+        self._partition: Partition | None = None
+        if self.processes.world_size > 1:
+            self._partition = Partition(model, loss, train, options, self._chances, self.processes)
+        elif options.device == "cpu":
+            self.engine = CpuEngine(model, loss, self.sampler, train, options)
         else:
-            self.engine = TorchEngine(model, loss, self.sampler, options, self.processes)
+            self.engine = TorchEngine(model, loss, self.sampler, options)
         self.progress = Progress()
         self.best = self._copy_weights()  # without validation, those of the last epoch
 
@@ -207,44 +217,95 @@ class _Run:
         progress, options, train = self.progress, self.options, self.split.train
         if not progress.batches:
             self.loss.begin_epoch(progress.epoch, self._for_all_users)
+        if self._partition is not None:
+            self._train_rounds(self._partition, stop, on_batch)
+            return
+        assert self.engine is not None
         self.engine.set_lr(options.lr_of(progress.epoch))
         done = progress.batches * options.batch_size
         order = epoch_order(train, options.seed, progress.epoch, done, self._chances)
-        begun = reported = time.perf_counter()
-        unreported = 0
+        begun = time.perf_counter()
         made = batches(self.engine, train, order, options.batch_size, progress.step)
-        with closing(made):
-            for batch in made:
-                progress.loss += self.engine.step(batch)
-                progress.step += 1
-                progress.batches += 1
-                progress.examples += batch.size
-                unreported += batch.size
-                now = time.perf_counter()
-                if on_batch is not None and now - reported > _REPORT_SECONDS:
-                    on_batch(unreported)
-                    reported, unreported = now, 0
+        with closing(_steps(self.engine, made, on_batch)) as steps:
+            for value, examples in steps:
+                progress.add(value, 1, examples)
                 if self.synchronize(stop):
                     break
                 if self.save_is_due:
-                    progress.seconds += now - begun
+                    progress.seconds += time.perf_counter() - begun
                     self.save()
                     begun = time.perf_counter()
         progress.seconds += time.perf_counter() - begun
+
+    def _train_rounds(
+        self, partition: Partition, stop: StopRequest, on_batch: Callable[[int], None] | None
+    ) -> None:
+        """`train_batches` of several processes, which stop and save between two rounds."""
+        progress, size = self.progress, self.processes.world_size
+        partition.begin_epoch(progress.epoch, progress.batches // partition.batches)
+        seconds = np.zeros(size)
+        while partition.round < partition.rounds:
+            begun = time.perf_counter()
+            engine, events, order = partition.open_round(progress.epoch, progress.step)
+            self.engine, batch_size = engine, max(1, -(-len(order) // partition.batches))
+            engine.set_lr(self.options.lr_of(progress.epoch))
+            made = batches(engine, events, order, batch_size, size * progress.step)
+            loss, n_batches, examples, problem = 0.0, 0, 0, ""
+            try:
+                with closing(_steps(engine, made, on_batch, size)) as steps:
+                    for value, positives in steps:
+                        loss, n_batches = loss + value, n_batches + 1
+                        examples += positives
+                engine.settle()
+            except Diverged as error:
+                problem = str(error)
+            used = time.perf_counter() - begun
+            of_all = partition.average([loss, n_batches, examples, bool(problem), used])
+            loss, n_batches, examples, diverged, _ = of_all.sum(axis=0).tolist()
+            if diverged:
+                raise Diverged(next(filter(None, self.processes.gather_texts(problem))))
+            progress.add(loss * partition.batches / n_batches, partition.batches, int(examples))
+            progress.seconds += time.perf_counter() - begun
+            seconds += of_all[:, -1]
+            if self.synchronize(stop):
+                return
+            if self.save_is_due:
+                self.save()
+            partition.close_round()
+        slowest = int(seconds.argmax())
+        others = np.delete(seconds, slowest).max()
+        if seconds[slowest] > max(_SLOW * others, others + 1):
+            log.warning(
+                "process %d is slow: it needed %.1f s for epoch %d, the others at most %.1f s",
+                slowest, seconds[slowest], progress.epoch, others,
+            )  # fmt: skip
 
     def synchronize(self, stop: StopRequest) -> bool:
         """Whether a stop was requested in any process. Sets `save_is_due` if the first process is
         due to save."""
         folder = None if self._stage is None else self._stage.checkpoints
         due = self.processes.is_first and folder is not None and folder.is_due(time.perf_counter())
-        stops, dues = self.processes.sum([bool(stop), due])
-        self.stop_requested, self.save_is_due = bool(stops), bool(dues)
+        self.stop_requested, self.save_is_due = bool(stop), due
+        if self.processes.world_size > 1:
+            stops, dues = self.processes.all_gather([bool(stop), due]).sum(axis=0)
+            self.stop_requested, self.save_is_due = bool(stops), bool(dues)
         return self.stop_requested
+
+    def _settle(self) -> None:
+        """Bring the tables of the model up to date."""
+        if self._partition is not None:
+            self._partition.gather()
+        elif self.engine is not None:
+            self.engine.settle()
+
+    def _diagnostics(self) -> dict[str, float]:
+        values = {} if self.engine is None else self.engine.diagnose()
+        return values or self.progress.diagnostics
 
     def end_epoch(self, validate: bool) -> None:
         """Validate, remember the best weights, and move on to the next epoch."""
         progress, split, options = self.progress, self.split, self.options
-        self.engine.settle()
+        self._settle()
         valid: dict[str, float] = {}
         is_best = False
         if split.valid is None:
@@ -263,7 +324,7 @@ class _Run:
                 loss=progress.loss / progress.batches,
                 seconds=progress.seconds,
                 examples=progress.examples,
-                diagnostics=self.engine.diagnose() or progress.diagnostics,
+                diagnostics=self._diagnostics(),
                 valid=valid,
                 best=is_best,
             )
@@ -274,12 +335,14 @@ class _Run:
         stage, progress = self._stage, self.progress
         if stage is None:
             return
+        if self._partition is not None:
+            self._partition.gather()
         if progress.batches:
-            progress.diagnostics = self.engine.diagnose() or progress.diagnostics
+            progress.diagnostics = self._diagnostics()
         tensors = {
-            "weights": arrays(self.model.local_parameters()),
+            "weights": arrays(self.model.weights()),
             "best": arrays(self.best),
-            "optimizer": self.engine.state(),
+            "optimizer": self._optimizer.state(),
             "loss": arrays(self.loss.state_dict()),
             **stage.earlier.tensors,
         }
@@ -290,26 +353,35 @@ class _Run:
         """Continue from a checkpoint of the same training."""
         tensors = checkpoint.tensors
         try:
-            fill_weights(self.model.local_parameters(), tensors["weights"])
+            fill_weights(self.model.weights(), tensors["weights"])
             fill_weights(self.best, tensors["best"])
             saved = tensors.get("loss", {})  # a loss without variables has no arrays
             self.loss.load_state_dict({name: torch.from_numpy(a) for name, a in saved.items()})
-            self.engine.load_state(dict(tensors["optimizer"]))
+            self._optimizer.load_state(dict(tensors["optimizer"]))
             per_epoch = -(-len(self.split.train) // self.options.batch_size)
+            if self._partition is not None:
+                per_epoch = self._partition.rounds * self._partition.batches
             self.progress = Progress.from_json(checkpoint.meta["progress"], per_epoch)
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"the checkpoint does not fit this training: {reason}") from None
 
+    @property
+    def _optimizer(self) -> Engine | Partition:
+        """What holds the state of the optimizer."""
+        optimizer = self._partition or self.engine
+        assert optimizer is not None
+        return optimizer
+
     def _copy_weights(self) -> dict[str, torch.Tensor]:
-        return {name: value.clone() for name, value in self.model.local_parameters().items()}
+        return {name: value.clone() for name, value in self.model.weights().items()}
 
     def _for_all_users(
         self, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
         """(n_users, ...): a function of the scores of all items and of the training items, called
         for blocks of users."""
-        self.engine.settle()
+        self._settle()
         scorer, train = self.model.scorer(), self.split.train
         users = np.arange(train.n_users, dtype=np.int32)[self.processes.slice_of(train.n_users)]
         results = []
@@ -319,6 +391,25 @@ class _Run:
             positives = train.matrix[block].toarray() != 0
             results.append(function(torch.from_numpy(scores), torch.from_numpy(positives)).numpy())
         return torch.from_numpy(self.processes.gather(np.concatenate(results)))
+
+
+def _steps(
+    engine: Engine,
+    made: Generator[Batch],
+    on_batch: Callable[[int], None] | None,
+    processes: int = 1,
+) -> Generator[tuple[float, int]]:
+    """Train on batches; the loss and the number of positives of each."""
+    reported, unreported = time.perf_counter(), 0
+    with closing(made):
+        for batch in made:
+            value = engine.step(batch)
+            unreported += len(batch.users) * processes
+            now = time.perf_counter()
+            if on_batch is not None and now - reported > _REPORT_SECONDS:
+                on_batch(unreported)
+                reported, unreported = now, 0
+            yield value, len(batch.users)
 
 
 def validation_metrics(
@@ -331,7 +422,6 @@ def validation_metrics(
         on="valid",
         metrics=[metric],
         processes=processes,
-        local_users=model.user_range,
     )
     name = next(iter(result.values))
     means = {name: result.mean(name)}
@@ -346,11 +436,14 @@ def _check_processes(
     """All processes must have the same settings and events; their models get equal weights."""
     if processes.world_size == 1:
         return
+    check = partial(check_partition, model, split.train, options, processes.world_size)
+    processes.call_together(check)
+    versions = {name: version(name) for name in ("llpauc", "numpy", "torch")}
+    processes.check_equal("the versions", versions)
     processes.check_equal("the settings", settings(model, loss, options))
     processes.check_equal("the events", fingerprint(split.train, split.valid))
-    if model.user_range is None:
-        for table in model.parameters():
-            processes.broadcast(table.detach().numpy())
+    for table in model.weights().values():
+        processes.broadcast(table.numpy())
 
 
 def check_feasible(train: Interactions, dimensions: int, options: TrainingOptions) -> None:
@@ -358,8 +451,6 @@ def check_feasible(train: Interactions, dimensions: int, options: TrainingOption
     if not len(train):
         raise InputError("there are no training events")
     tables = (train.n_users + train.n_items) * dimensions * 4
-    if options.shard:
-        tables //= current_process_group().world_size
     sampler = SAMPLERS[options.sampler]
     columns = sampler.items_scored(options.batch_size, options.negatives, train.n_items)
     # Weights, two moments of Adam and the best weights; scores, gradients and prepared batches.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Gt, Le
 
-from llpauc.errors import InputError
 from llpauc.options import (
     Choices,
     Count,
@@ -59,8 +58,6 @@ class TrainingOptions:
         device: cpu, or a device of torch such as cuda.
         half_life: age at which an event is drawn half as often: seconds where events have
             timestamps, else events; by default every event is used once per epoch.
-        shard: divide the tables among the processes that torchrun started, instead of a copy in
-            each; for mf on CPUs.
     """
 
     epochs: Count = 100
@@ -80,7 +77,6 @@ class TrainingOptions:
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 0
     device: str = "cpu"
     half_life: Positive | None = None
-    shard: bool = False
 
     def __post_init__(self) -> None:
         from llpauc.metrics import parse_metric
@@ -88,8 +84,6 @@ class TrainingOptions:
         object.__setattr__(self, "sampler", SAMPLERS.canonical(self.sampler))
         check_options(self)
         parse_metric(self.valid_metric)
-        if self.shard and self.device != "cpu":
-            raise InputError(f"shard needs device='cpu', got {self.device!r}")
 
     def lr_of(self, epoch: int) -> float:
         """The learning rate of the vectors in an epoch, counted from 1.
@@ -100,7 +94,3 @@ class TrainingOptions:
         if self.decay_epochs is None:
             return self.lr
         return self.lr * max(self.decay_epochs - epoch + 1, 1) / self.decay_epochs
-
-    def deciding(self) -> dict[str, Any]:
-        """The options that affect the result; `shard` does not."""
-        return {name: value for name, value in asdict(self).items() if name != "shard"}

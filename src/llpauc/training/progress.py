@@ -123,6 +123,13 @@ class Progress:
             raise ValueError("its position is not one of this training")
         return at
 
+    def add(self, loss: float, batches: int, examples: int) -> None:
+        """Count further batches of the current epoch, with the sum of their losses."""
+        self.loss += loss
+        self.step += batches
+        self.batches += batches
+        self.examples += examples
+
     def finish_epoch(self, epoch: Epoch) -> None:
         """Add a finished epoch and start the next one."""
         self.epochs.append(epoch)
@@ -153,7 +160,7 @@ def settings(model: Trainable, loss: Loss, options: TrainingOptions) -> dict[str
     return {
         "model": model.name,
         **dataclasses.asdict(model.options),
-        **options.deciding(),
+        **dataclasses.asdict(options),
         "loss": type(loss).__name__,
         **{f"loss.{name}": repr(getattr(loss, name)) for name in names},
     }

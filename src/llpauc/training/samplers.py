@@ -1,8 +1,7 @@
 """Samplers choose the negatives: the items that a positive is compared with.
 
 Every draw is a function of (seed, step, position in the batch). The number of threads changes
-nothing, a process that draws for a part of a batch draws what one process would have drawn for it,
-and a resumed training draws what an uninterrupted one would have drawn.
+nothing, and a resumed training draws what an uninterrupted one would have drawn.
 
 `PerRowSampler`s draw N items for each positive. `SharedSampler`s use one set of items for all
 positives of a batch, and a mask that excludes the positives of each user; scoring is then one
@@ -30,7 +29,6 @@ Mask = npt.NDArray[np.bool_]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SHORT = 64  # a history up to this length is scanned, a longer one searched
 _RETRIES = 32  # draws of an item by popularity before a uniform draw
-_WHOLE = slice(0, None)
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,8 @@ class Sampler(ABC):
         return negatives
 
     @abstractmethod
-    def draw(
-        self, step: int, users: Indices, positives: Indices, part: slice = _WHOLE
-    ) -> Negatives:
-        """The negatives of batch `step`, with one row for each positive in `part` of the batch."""
+    def draw(self, step: int, users: Indices, positives: Indices) -> Negatives:
+        """The negatives of batch `step`, with one row for each positive."""
 
 
 class PerRowSampler(Sampler):
@@ -83,28 +79,25 @@ class PerRowSampler(Sampler):
 
     draws_positives: ClassVar[bool] = False  # whether the user's positives may be drawn
 
-    def draw(
-        self, step: int, users: Indices, positives: Indices, part: slice = _WHOLE
-    ) -> Negatives:
-        users = users[part]
+    def draw(self, step: int, users: Indices, positives: Indices) -> Negatives:
         items = np.empty((len(users), self.negatives), np.int32)
-        self._fill(np.uint64(step), part.start or 0, users, items)
+        self._fill(np.uint64(step), users, items)
         has_negative = self.starts[users + 1] - self.starts[users] < self.n_items
         if self.draws_positives or has_negative.all():
             return Negatives(items, None)
         return Negatives(items, np.broadcast_to(has_negative[:, None], items.shape).copy())
 
     @abstractmethod
-    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> None:
-        """Fill (B, N) `items` for batch rows from `first` on, with any item if a user has all."""
+    def _fill(self, step: np.uint64, users: Indices, items: Indices) -> None:
+        """Fill (B, N) `items`, with any item if a user has all."""
 
 
 class UniformSampler(PerRowSampler):
     """Uniform over the items that the user does not have, with one draw and no rejection."""
 
-    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> None:
+    def _fill(self, step: np.uint64, users: Indices, items: Indices) -> None:
         histories = users, self.starts, self.items, self.n_items
-        _draw_uniform(self.seed, step, first, *histories, items)
+        _draw_uniform(self.seed, step, *histories, items)
 
 
 class UniformWithPositivesSampler(PerRowSampler):
@@ -112,8 +105,8 @@ class UniformWithPositivesSampler(PerRowSampler):
 
     draws_positives = True
 
-    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> None:
-        _draw_any(self.seed, step, first, self.n_items, items)
+    def _fill(self, step: np.uint64, users: Indices, items: Indices) -> None:
+        _draw_any(self.seed, step, self.n_items, items)
 
 
 class PopularitySampler(PerRowSampler):
@@ -128,9 +121,9 @@ class PopularitySampler(PerRowSampler):
         weights = np.bincount(self.items, minlength=train.n_items).astype(float) ** power
         self._cumulative = np.cumsum(weights / weights.sum())
 
-    def _fill(self, step: np.uint64, first: int, users: Indices, items: Indices) -> None:
+    def _fill(self, step: np.uint64, users: Indices, items: Indices) -> None:
         histories = users, self.starts, self.items, self.n_items
-        _draw_popular(self.seed, step, first, *histories, self._cumulative, items)
+        _draw_popular(self.seed, step, *histories, self._cumulative, items)
 
 
 class SharedSampler(Sampler):
@@ -142,10 +135,8 @@ class SharedSampler(Sampler):
     def items_scored(cls, batch_size: int, negatives: int, n_items: int) -> int:
         return min(negatives, n_items)
 
-    def draw(
-        self, step: int, users: Indices, positives: Indices, part: slice = _WHOLE
-    ) -> Negatives:
-        items, users = self._shared_items(step, positives), users[part]
+    def draw(self, step: int, users: Indices, positives: Indices) -> Negatives:
+        items = self._shared_items(step, positives)
         mask = np.ones((len(users), len(items)), np.bool_)
         column_of = np.full(self.n_items, -1, np.int32)
         column_of[items] = np.arange(len(items), dtype=np.int32)
@@ -250,7 +241,7 @@ def _nth_absent(x, history):
 
 
 @njit(nogil=True, cache=True)
-def _draw_uniform(seed, step, first, users, starts, items, n_items, out):
+def _draw_uniform(seed, step, users, starts, items, n_items, out):
     for row in range(len(users)):
         history = items[starts[users[row]] : starts[users[row] + 1]]
         absent = n_items - len(history)
@@ -258,7 +249,7 @@ def _draw_uniform(seed, step, first, users, starts, items, n_items, out):
         if absent == 0:
             drawn[:] = 0
             continue
-        stream = _stream(seed, step, first + row)
+        stream = _stream(seed, step, row)
         for pair in range(len(drawn) // 2):  # one number for two draws
             number = _number(stream, 2 * pair)
             drawn[2 * pair] = _below(number, absent)
@@ -276,19 +267,19 @@ def _draw_uniform(seed, step, first, users, starts, items, n_items, out):
 
 
 @njit(nogil=True, cache=True)
-def _draw_any(seed, step, first, n_items, out):
+def _draw_any(seed, step, n_items, out):
     for row in range(len(out)):
-        stream = _stream(seed, step, first + row)
+        stream = _stream(seed, step, row)
         for place in range(out.shape[1]):
             out[row, place] = _below(_number(stream, place), n_items)
 
 
 @njit(nogil=True, cache=True)
-def _draw_popular(seed, step, first, users, starts, items, n_items, cumulative, out):
+def _draw_popular(seed, step, users, starts, items, n_items, cumulative, out):
     for row in range(len(users)):
         history = items[starts[users[row]] : starts[users[row] + 1]]
         absent = n_items - len(history)
-        stream = _stream(seed, step, first + row)
+        stream = _stream(seed, step, row)
         for place in range(out.shape[1]):
             item = 0
             if absent > 0:

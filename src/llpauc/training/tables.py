@@ -4,10 +4,6 @@
 memory with it. A batch makes three calls. `prepare` brings the rows to be read up to date; the
 scores are computed from `user_rows` and `item_rows`; `apply` takes the gradients of the rows that
 were read. Models whose vectors are computed from other rows, as those of LightGCN, subclass it.
-
-`ShardedTables` divides the rows among several processes. The gradients of a row are summed in the
-order of the processes, followed by one step of Adam: the result is that of one process with the
-whole batch, up to rounding.
 """
 
 from __future__ import annotations
@@ -19,10 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from llpauc.data.ids import Indices
-from llpauc.distributed import ProcessGroup
-from llpauc.training.batches import Pairs, Slots
+from llpauc.training.batches import Pairs
 from llpauc.training.kernels import (
-    merge_rows,
     step_items,
     sum_item_gradients,
     through_unit,
@@ -76,14 +70,6 @@ def summed_by_item(gradients: ItemGradients, n_items: int, width: int) -> Table:
     return summed
 
 
-def merged_gradients(slots: Slots, rows: Indices, gradients: Table) -> tuple[Indices, Table]:
-    """The distinct rows and, for each, its gradients summed in order."""
-    distinct = slots.fill(rows)
-    merged = empty_table((len(distinct), gradients.shape[1]))
-    merge_rows(slots.slot_of[rows], gradients, merged)
-    return distinct, merged
-
-
 class AdamTable:
     """A table of parameters that Adam changes in place (see `row_adam`).
 
@@ -95,31 +81,43 @@ class AdamTable:
         options: learning rate and weight decay.
         width: columns of the vectors; a further column is a bias.
         cosine: whether `rows` are the rows of the table at unit length.
+        moments: the initial moments; by default zero.
+        interval: how many steps `apply` advances. Above 1 where other processes take the other
+            steps, in which these rows have no gradient.
 
     Attributes:
         rows: what to read.
         mean, square: the moments.
         done: for each row, the step up to which it is up to date.
-        count: number of steps begun.
+        count: number of steps done.
         lr: learning rate; it may change when all rows are up to date.
     """
 
     def __init__(
-        self, table: Table, options: TrainingOptions, width: int, cosine: bool = False
+        self,
+        table: Table,
+        options: TrainingOptions,
+        width: int,
+        cosine: bool = False,
+        moments: tuple[Table, Table] | None = None,
+        interval: int = 1,
     ) -> None:
         self.table, self.width, self.cosine = table, width, cosine
         self.rows = zero_table(table.shape) if cosine else table
-        self.mean, self.square = zero_table(table.shape), zero_table(table.shape)
+        self.mean, self.square = moments or (zero_table(table.shape), zero_table(table.shape))
         self.done = np.zeros(len(table), np.int64)
-        self.count = 0
+        self.count, self._interval = 0, interval
         self.lr, self._weight_decay = options.lr, options.weight_decay
         self._all = np.arange(len(table), dtype=np.int32)
         self._refresh(self._all)
 
     def prepare(self, rows: Indices) -> None:
-        """Replay the steps that `rows` have missed."""
+        """Replay the steps that `rows` have missed before the next one."""
+        self._replay(rows, self.count + self._interval - 1)
+
+    def _replay(self, rows: Indices, count: int) -> None:
         state = self.mean, self.square, self.done
-        if catch_up(self.table, *state, rows, self.count, self.lr):
+        if catch_up(self.table, *state, rows, count, self.lr):
             self._refresh(rows)
 
     def _refresh(self, rows: Indices) -> None:
@@ -128,7 +126,7 @@ class AdamTable:
 
     def apply(self, rows: Indices, gradients: ItemGradients) -> None:
         """One step of Adam, in which the other rows have no gradient."""
-        self.count += 1
+        self.count += self._interval
         state = self.mean, self.square, self.done
         constants = step_constants(self.count, self.lr, self._weight_decay)
         if isinstance(gradients, np.ndarray):
@@ -146,7 +144,12 @@ class AdamTable:
 
     def settle(self) -> None:
         """Bring every row up to date."""
-        self.prepare(self._all)
+        self._replay(self._all, self.count)
+
+    def continue_from(self, count: int) -> None:
+        """Count from `count` on, at which every row is up to date."""
+        self.count = count
+        self.done[:] = count
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """The state without the table; the arrays are not copied.
@@ -170,12 +173,9 @@ class TrainingTables:
     """A table of users and a table of items, read as they are; the base class of all others.
 
     Attributes:
-        by_slot: whether `user_rows` and `item_rows` hold the rows of the prepared batch only, in
-            its order.
         uses_all_threads: whether `prepare` and `apply` keep every thread busy.
     """
 
-    by_slot = False
     uses_all_threads = False
 
     def __init__(self, users: AdamTable, items: AdamTable) -> None:
@@ -221,86 +221,3 @@ class TrainingTables:
         """Continue from `state`, with the parameters as they were then."""
         for name, table in (("users", self.users), ("items", self.items)):
             table.load_state({key: state[f"{name}.{key}"] for key in table.state()})
-
-
-class ShardedTables(TrainingTables):
-    """Tables whose rows are divided among the processes.
-
-    `user_rows` and `item_rows` hold the rows of the prepared batch only, in its order.
-
-    Args:
-        users, items: the rows of this process.
-        n_users, n_items: rows of all processes.
-        processes: the processes.
-    """
-
-    by_slot = True
-
-    def __init__(
-        self,
-        users: AdamTable,
-        items: AdamTable,
-        n_users: int,
-        n_items: int,
-        processes: ProcessGroup,
-    ) -> None:
-        super().__init__(users, items)
-        self._processes = processes
-        self._user_shards = _ShardedTable(users, n_users, processes)
-        self._item_shards = _ShardedTable(items, n_items, processes)
-
-    @property
-    def user_rows(self) -> Table:
-        return self._user_shards.rows
-
-    @property
-    def item_rows(self) -> Table:
-        return self._item_shards.rows
-
-    def prepare(self, users: Indices, items: Indices) -> None:
-        counts = [self._user_shards.request(users), self._item_shards.request(items)]
-        size, index = self._processes.world_size, self._processes.index
-        requests = self._processes.gather_counts(np.concatenate(counts)).reshape(size, 2, size)
-        self._user_shards.fetch(requests[:, 0, index])
-        self._item_shards.fetch(requests[:, 1, index])
-
-    def apply(
-        self, users: Indices, user_gradients: Table, items: Indices, item_gradients: ItemGradients
-    ) -> None:
-        summed = summed_by_item(item_gradients, len(items), self.item_rows.shape[1])
-        self._user_shards.send_gradients(user_gradients)
-        self._item_shards.send_gradients(summed)
-
-
-class _ShardedTable:
-    """One table of which this process holds a range of rows."""
-
-    def __init__(self, table: AdamTable, n: int, processes: ProcessGroup) -> None:
-        self._table, self._processes = table, processes
-        self._bounds = np.array(processes.bounds(n))
-        self._first = self._bounds[processes.index]
-        self._slots = Slots(len(table.rows))
-        self.rows: Table = table.rows[:0]
-
-    def request(self, rows: Indices) -> npt.NDArray[np.int64]:
-        """Plan to fetch `rows`; how many of them each process holds."""
-        holders = np.searchsorted(self._bounds, rows, side="right") - 1
-        self._order = np.argsort(holders, kind="stable")
-        self._requested = rows[self._order]
-        self._counts = np.bincount(holders, minlength=self._processes.world_size)
-        return self._counts
-
-    def fetch(self, incoming: npt.NDArray[np.int64]) -> None:
-        """Fetch the requested rows; send incoming[p] rows to each process p."""
-        self._incoming, exchange = incoming, self._processes.exchange
-        sent = exchange(self._requested, self._counts, incoming)
-        self._sent = (sent - self._first).astype(np.int32)  # rows of this process, by any process
-        self._table.prepare(self._slots.fill(self._sent))
-        received = exchange(self._table.rows[self._sent], incoming, self._counts)
-        self.rows = empty_table((len(received), received.shape[1]))
-        self.rows[self._order] = received
-
-    def send_gradients(self, gradients: Table) -> None:
-        """Send the gradients of the fetched rows to their processes; apply those received."""
-        received = self._processes.exchange(gradients[self._order], self._counts, self._incoming)
-        self._table.apply(*merged_gradients(self._slots, self._sent, received))

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from llpauc.data.interactions import Interactions
-from llpauc.distributed import ProcessGroup
 from llpauc.evaluation.scorer import Scorer
 from llpauc.training.options import TrainingOptions
 from llpauc.training.tables import TrainingTables
@@ -24,17 +23,19 @@ class Trainable(nn.Module, ABC):
     | `name` | its name in `MODELS` |
     | `options` | a dataclass with at least `dimensions` |
     | `n_users`, `n_items` | number of users and items |
-    | `user_range` | the users whose vectors this process holds; None for all |
+    | `is_partitionable` | whether each vector depends on one row of a table only |
     """
 
     name: str
     options: Any
     n_users: int
     n_items: int
+    is_partitionable = False
 
     @property
-    def user_range(self) -> slice | None:
-        return None
+    def cosine(self) -> bool:
+        """Whether rows are read at unit length."""
+        return False
 
     @property
     @abstractmethod
@@ -47,20 +48,14 @@ class Trainable(nn.Module, ABC):
 
     @abstractmethod
     def scorer(self) -> Scorer:
-        """Scores for evaluation, of the users in `user_range`."""
+        """Scores for evaluation."""
 
     @abstractmethod
-    def cpu_tables(
-        self, train: Interactions, options: TrainingOptions, processes: ProcessGroup
-    ) -> TrainingTables:
-        """The parameters as tables that `CpuEngine` trains; the memory is shared.
+    def cpu_tables(self, train: Interactions, options: TrainingOptions) -> TrainingTables:
+        """The parameters as tables that `CpuEngine` trains; the memory is shared."""
 
-        Where `user_range` is None, every process has whole tables, and the engine applies the
-        gradients of all processes to them.
-        """
-
-    def local_parameters(self) -> dict[str, Tensor]:
-        """The parameters by name, without gradients; of a sharded one, the rows of this process."""
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters by name, without gradients."""
         return {name: value.detach() for name, value in self.named_parameters()}
 
     def init_item_bias(self, values: npt.NDArray[np.float64]) -> None:
