@@ -1,9 +1,12 @@
-"""Copies against shards, one process against several: time, memory and traffic of a step.
+"""One process against several on Gowalla: time, CPU time and traffic of an epoch, and quality.
 
-    python -m benchmarks.distributed [--processes 1,2] [--out docs/results]
+    python -m benchmarks.distributed [--processes 1,2,4,8] [--rounds 3] [--events 1.0]
+    python -m benchmarks.distributed --quality amazon-electronic [--processes 1,2,4] [--seeds 3]
 
-MF, 64 dimensions, 100,000 users, 50,000 items. Every line is a separate job, one thread
-per process; the configurations take turns, and the median of three rounds counts.
+One thread per process. Every line is a separate job; the jobs take turns, and the median of the
+rounds counts. An epoch is the second of a training, with the exchange at its end and without
+validation. *CPU*: user and system time of the process with the most; processes that outnumber the
+cores can be compared by it only. Data: LLPAUC_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
@@ -15,149 +18,190 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-N_USERS, N_ITEMS, N_EVENTS, WIDTH = 100_000, 50_000, 1_000_000, 64
-WORK = {
-    "LLPAUC, 1,024 x 100 negatives each": ("llpauc", "uniform", 1_024, 100),
-    "BPR, 1,024 x 100 negatives each": ("bpr", "uniform", 1_024, 100),
-    "LLPAUC, 4,096 x 1,024 shared": ("llpauc", "shared", 4_096, 1_024),
-    "SL, 4,096 x 1,024 shared": ("sl", "shared", 4_096, 1_024),
+DATA = Path(os.environ.get("LLPAUC_DATA", ROOT.parent / "shared" / "data"))
+_SHARED = {"sampler": "shared", "negatives": 2_048, "batch_size": 4_096, "dimensions": 128}
+_LLPAUC = {"loss": "llpauc", "alpha": 0.7, "beta": 0.02, "score": "cosine", "temperature": 0.25}
+WORK: dict[str, dict[str, Any]] = {
+    "LLPAUC, 2,048 shared negatives": _LLPAUC | _SHARED,
+    "LLPAUC per user, 2,048 shared": _LLPAUC | _SHARED | {"solver": "per-user", "sharpness": 20.0},
+    "SL, 2,048 shared": {"loss": "sl", "temperature": 0.1} | _SHARED,
+    "LLPAUC, 100 negatives each": _LLPAUC | {"dimensions": 64, "batch_size": 1_024},
 }
-_WARM, _TIMED = 10, 40
+QUALITY = {
+    "LLPAUC": {**WORK["LLPAUC, 2,048 shared negatives"], "negatives": 1_024, "batch_size": 1_024},
+    "LLPAUC per user": {**WORK["LLPAUC per user, 2,048 shared"], "batch_size": 1_024},
+    "SL": {**WORK["SL, 2,048 shared"], "batch_size": 1_024},
+}
+_LR = 0.003
 
 
-def one(work: str, shard: bool, out: Path) -> None:
-    """Time some steps; the first process writes the result."""
-    import numba
+def one_epoch(work: str, fraction: float, out: Path) -> None:
+    """Time the second epoch; the first process writes the result."""
     import numpy as np
-    import torch
 
-    from llpauc.data.ids import IdMap
-    from llpauc.data.interactions import Interactions
+    from llpauc.data.interactions import Split
     from llpauc.distributed import ProcessGroup, join_process_group
-    from llpauc.losses import make_loss
-    from llpauc.models.mf import MFNetwork, ShardedMFNetwork
-    from llpauc.models.registry import BiasedEmbeddingOptions
-    from llpauc.training.batches import batches
-    from llpauc.training.engine import CpuEngine
-    from llpauc.training.options import TrainingOptions
-    from llpauc.training.samplers import make_sampler
+    from llpauc.recommend.parameters import plan
+    from llpauc.recommend.sources import as_split
+    from llpauc.training import fit
 
-    @dataclass(frozen=True)
-    class Counting(ProcessGroup):
-        """Counts the bytes that leave this process."""
+    sent = 0
+    rotate, broadcast = ProcessGroup.rotate, ProcessGroup.broadcast
 
-        sent: list[int] = field(default_factory=list)
+    def counting_rotate(group: ProcessGroup, outgoing: Any, incoming: Any) -> Any:
+        nonlocal sent
+        sent += outgoing.nbytes
+        return rotate(group, outgoing, incoming)
 
-        def gather_all(self, arrays, lengths=None):
-            self.sent.append(sum(array.nbytes for array in arrays) * (self.world_size - 1))
-            return super().gather_all(arrays, lengths)
+    def counting_broadcast(group: ProcessGroup, array: Any, source: int = 0) -> None:
+        nonlocal sent
+        sent += array.nbytes * (group.world_size - 1) if source == group.index else 0
+        broadcast(group, array, source)
 
-        def exchange(self, array, counts, come):
-            local = array.nbytes * counts[self.index] // max(len(array), 1)
-            self.sent.append(int(array.nbytes - local))
-            return super().exchange(array, counts, come)
+    ProcessGroup.rotate, ProcessGroup.broadcast = counting_rotate, counting_broadcast  # type: ignore[method-assign]
+    train = as_split(DATA / "gowalla").train
+    chosen = np.random.default_rng(0).random(len(train)) < fraction
+    settings = {name: value for name, value in WORK[work].items() if name != "loss"}
+    made = plan("mf", WORK[work]["loss"], {**settings, "lr": _LR, "epochs": 2})
+    marks: list[tuple[float, float, float]] = []
 
-    loss_name, sampler, size, negatives = WORK[work]
-    numba.set_num_threads(1)
-    torch.set_num_threads(1)
-    rng = np.random.default_rng(0)
-    users = rng.integers(0, N_USERS, N_EVENTS)
-    items = (N_ITEMS * rng.random(N_EVENTS) ** 2).astype(np.int32)
-    train = Interactions(users, items, IdMap.of(range(N_USERS)), IdMap.of(range(N_ITEMS)))
-    with join_process_group() as group:
-        processes = Counting(group.index, group.world_size)
-        options = BiasedEmbeddingOptions(dimensions=WIDTH)
-        if shard:
-            model = ShardedMFNetwork(train, options, 0, processes)
-        else:
-            model = MFNetwork(train, options, 0)
-        parameters = {"alpha": 0.7, "beta": 0.1} if loss_name == "llpauc" else {}
-        loss = make_loss(loss_name, **parameters)
-        source = make_sampler(sampler, train, negatives, 0)
-        engine = CpuEngine(model, loss, source, train, TrainingOptions(), processes=processes)
-        times: list[float] = []
-        order = rng.permutation(N_EVENTS)[: (_WARM + _TIMED) * size]
-        for place, batch in enumerate(batches(engine, train, order, size, 0)):
-            if place == _WARM:
-                processes.sent.clear()
-            started = time.perf_counter()
-            engine.step(batch)
-            times.append(time.perf_counter() - started)
-        rows = (N_USERS + N_ITEMS) / (processes.world_size if shard else 1)
-        result = {
-            "ms": 1e3 * statistics.median(times[_WARM:]),
-            "sent": sum(processes.sent) / (len(times) - _WARM),
-            "tables": rows * WIDTH * 4 * 3,  # weights and Adam's two moments
-        }
+    def on_epoch(epoch: Any) -> None:
+        marks.append((time.perf_counter(), time.process_time(), float(sent)))
+
+    with join_process_group() as processes:
+        events = train.take(np.flatnonzero(chosen))
+        network, loss = made.new_network(events), made.make_loss()
+        fit(network, loss, Split(events), made.training_options(), on_epoch=on_epoch)
+        spent = [after - before for before, after in zip(*marks, strict=True)]
+        every = processes.all_gather(spent)
         if processes.is_first:
-            out.write_text(json.dumps(result))
+            seconds, cpu, traffic = every.max(axis=0).tolist()
+            out.write_text(json.dumps({"seconds": seconds, "cpu": cpu, "sent": traffic}))
 
 
-def job(work: str, shard: bool, processes: int, out: Path) -> dict[str, float]:
-    words = ["-m", "benchmarks.distributed", "--one", work, "--one-out", str(out)]
-    words += ["--shard"] if shard else []
+def one_training(work: str, data: str, seed: int, epochs: int, out: Path) -> None:
+    """Train with the same number of epochs, and write the value of every test user."""
+    import numpy as np
+
+    from llpauc.distributed import join_process_group
+    from llpauc.evaluation import evaluate
+    from llpauc.recommend import Recommender
+    from llpauc.recommend.sources import as_split
+
+    split = as_split(DATA / data)
+    settings = {**QUALITY[work], "lr": _LR, "epochs": epochs, "seed": seed}
+    with join_process_group() as processes:
+        recommender = Recommender(model="mf", recipe="none", hold_out=0.0, **settings).fit(split)
+        if processes.is_first:
+            result = evaluate(recommender, split, metrics=["ndcg@20"])
+            out.write_text(json.dumps({"ndcg@20": float(np.mean(result.values["ndcg@20"]))}))
+
+
+def job(processes: int, out: Path, *words: str) -> dict[str, float]:
+    """The result of this module with `words`, in several processes of one thread."""
+    command = ["-m", "benchmarks.distributed", *words, "--one-out", str(out)]
     if processes > 1:
         port = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
         launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), *port]
-        words = [*launcher, *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": str(processes)}
-    subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, check=True)
+        command = [*launcher, *command]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=True)
     result: dict[str, float] = json.loads(out.read_text())
+    out.unlink()
     return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--processes", default="1,2")
+    parser.add_argument("--processes", default="1,2,4,8")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--events", type=float, default=1.0, help="fraction of the events")
+    parser.add_argument("--work", default="", help="only the lines that contain this text")
+    parser.add_argument("--quality", metavar="DATA", help="compare the quality on this data set")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
-    parser.add_argument("--one", choices=WORK)
+    parser.add_argument("--one", choices=[*WORK, *QUALITY])
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--one-out", type=Path)
-    parser.add_argument("--shard", action="store_true")
     options = parser.parse_args()
+    if options.one and options.quality:
+        one_training(options.one, options.quality, options.seed, options.epochs, options.one_out)
+        return
     if options.one:
-        one(options.one, options.shard, options.one_out)
+        one_epoch(options.one, options.events, options.one_out)
         return
     counts = [int(n) for n in options.processes.split(",")]
-    configurations = [
-        (w, p, s) for w in WORK for p in counts for s in (False, True) if p > 1 or not s
-    ]
-    results_of: dict[tuple[str, int, bool], list[dict[str, float]]] = {
-        key: [] for key in configurations
+    compare = quality if options.quality else speed
+    lines = compare(options, counts)
+    print("\n".join(lines))
+    name = "distributed-quality.md" if options.quality else "distributed.md"
+    if options.events == 1.0 and not options.work:
+        (options.out / name).write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def speed(options: Any, counts: list[int]) -> list[str]:
+    names = [name for name in WORK if options.work in name]
+    results: dict[tuple[str, int], list[dict[str, float]]] = {
+        (work, n): [] for work in names for n in counts
     }
-    scratch = options.out / ".distributed.json"
     for turn in range(options.rounds):
-        for work, processes, shard in configurations:
-            print(f"round {turn + 1}: {work}, {processes} processes, shard {shard}", flush=True)
-            results_of[work, processes, shard].append(job(work, shard, processes, scratch))
-    scratch.unlink()
-    (options.out / "distributed.md").write_text(report(results_of), encoding="utf-8")
-    print(f"wrote {options.out / 'distributed.md'}")
-
-
-def report(results_of: dict[tuple[str, int, bool], list[dict[str, float]]]) -> str:
+        for (work, n), of_job in results.items():
+            print(f"round {turn + 1}: {work}, {n} processes", file=sys.stderr, flush=True)
+            words = "--one", work, "--events", str(options.events)
+            of_job.append(job(n, options.out / ".distributed.json", *words))
     lines = [
-        "# A step of one process and of several",
+        "# An epoch of one process and of several",
         "",
-        "MF, 64 dimensions, 100,000 users, 50,000 items; one thread per process, all on one machine"
-        " (gloo over loopback); the median of the rounds. *sent*: by each process, per step."
-        " *memory*: weights and Adam's moments of a process.",
+        f"MF on Gowalla, {options.events:.0%} of its events; one thread per process, all on one"
+        f" machine with {os.cpu_count()} cores. Median of {options.rounds} rounds. CPU: time of the"
+        " process with the most; its speed-up is what as many cores would give. Sent: by a process"
+        " per epoch.",
         "",
-        "| work | processes | tables | ms a step | sent | memory |",
-        "|---|---|---|---|---|---|",
+        "| work | processes | seconds | speed-up | CPU | speed-up by CPU | sent |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for (work, processes, shard), results in results_of.items():
-        where = "alone" if processes == 1 else "shards" if shard else "copies"
-        ms = statistics.median(r["ms"] for r in results)
-        sent, held = results[0]["sent"] / 1e6, results[0]["tables"] / 1e6
+    for (work, n), of_job in results.items():
+        medians = {k: statistics.median(r[k] for r in of_job) for k in of_job[0]}
+        first = results[work, counts[0]]
+        gains = {
+            k: statistics.median(a[k] / b[k] for a, b in zip(first, of_job, strict=True))
+            for k in ("seconds", "cpu")
+        }
         lines.append(
-            f"| {work} | {processes} | {where} | {ms:.1f} | {sent:.2f} MB | {held:.0f} MB |"
+            f"| {work} | {n} | {medians['seconds']:.1f} | {gains['seconds']:.2f} |"
+            f" {medians['cpu']:.1f} s | {gains['cpu']:.2f} | {medians['sent'] / 1e6:.0f} MB |"
         )
-    return "\n".join([*lines, "", "Made by `python -m benchmarks.distributed`.", ""])
+    return [*lines, "", "Made by `python -m benchmarks.distributed`."]
+
+
+def quality(options: Any, counts: list[int]) -> list[str]:
+    lines = [
+        "# Quality of one process and of several",
+        "",
+        f"MF on {options.quality}, NDCG@20 on the test part after {options.epochs} epochs; mean and"
+        f" standard deviation over {options.seeds} seeds.",
+        "",
+        "| loss | " + " | ".join(f"{n} processes" for n in counts) + " |",
+        "|---" * (1 + len(counts)) + "|",
+    ]
+    for work in (name for name in QUALITY if options.work in name):
+        cells = []
+        for n in counts:
+            values = []
+            for seed in range(options.seeds):
+                words = ["--one", work, "--quality", options.quality, "--seed", str(seed)]
+                words += ["--epochs", str(options.epochs)]
+                values.append(job(n, options.out / ".quality.json", *words)["ndcg@20"])
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            cells.append(f"{statistics.mean(values):.4f} ± {spread:.4f}")
+            print(work, n, cells[-1], file=sys.stderr, flush=True)
+        lines.append(f"| {work} | " + " | ".join(cells) + " |")
+    return [*lines, "", f"Made by `python -m benchmarks.distributed --quality {options.quality}`."]
 
 
 if __name__ == "__main__":

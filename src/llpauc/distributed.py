@@ -196,8 +196,9 @@ def join_process_group(timeout: float = TIMEOUT) -> Iterator[ProcessGroup]:
     Args:
         timeout: seconds to wait for a process that does not answer before raising an error.
     """
-    if not _is_launched():
-        yield SINGLE_PROCESS
+    joined = current_process_group()
+    if joined.world_size > 1 or not _is_launched():
+        yield joined
         return
     import numba
     import torch

@@ -112,32 +112,6 @@ def test_partial_auc_variables_pass_gradcheck(name: str) -> None:
 
 
 @every_loss
-@given(seed=st.integers(0, 10_000), cut=st.integers(1, 5))
-@settings(max_examples=8, deadline=None)
-def test_loss_needs_whole_batch_false_means_mean_over_parts(name, params, seed, cut) -> None:
-    """Processes that divide a batch rely on it."""
-    loss = ready(name, params)
-    if loss.needs_whole_batch:
-        assert name in ("llpauc", "opauc", "auc", "tce")
-        return
-    pos, neg = batch(seed)
-    mask = torch.rand(6, 5, generator=torch.Generator().manual_seed(seed)) < 0.6
-    whole = loss.value_and_grads(pos, neg, mask, context=context(6))
-    rows = int(mask.any(1).sum())
-    value, grads = 0.0, []
-    for part in (slice(0, cut), slice(cut, 6)):
-        counted = int(mask[part].any(1).sum())
-        weight = counted / max(rows, 1)
-        known = Context(step=7, users=context(6).users[part])
-        result = loss.value_and_grads(pos[part], neg[part], mask[part], context=known)
-        value += weight * result[0]
-        grads.append([weight * grad for grad in result[1:]])
-    assert value == pytest.approx(whole[0], abs=1e-6)
-    for place in (0, 1):
-        torch.testing.assert_close(torch.cat([s[place] for s in grads]), whole[1 + place])
-
-
-@every_loss
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=8, deadline=None)
 def test_loss_forward_is_independent_of_the_order_of_negatives(name, params, seed) -> None:

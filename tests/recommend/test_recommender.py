@@ -550,7 +550,6 @@ def test_recommender_can_be_cloned_by_scikit_learn():
         ({"regularization": 3.0}, "no parameter regularization"),
         ({"layers": 3}, "no parameter layers"),
         ({"model": "lightgcn", "item_bias": True}, "no parameter item_bias"),
-        ({"model": "lightgcn", "shard": True}, "shard is not available for lightgcn"),
         ({"model": "ease", "alpha": 0.5}, "ease has no parameter alpha; it has: regularization"),
         ({"model": "popularity", "x": 1, "y": 2}, "popularity has no parameter x, y; it has: none"),
         ({"alpha": 1.1}, r"alpha must be in \(0, 1\], got 1.1"),

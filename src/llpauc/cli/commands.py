@@ -115,5 +115,8 @@ def _run(words: list[str]) -> int:
     values = parser.read(rest)
     check_memory_limit()
     check_numba_variables()
-    call(command, values)
+    from llpauc.distributed import join_process_group
+
+    with join_process_group():
+        call(command, values)
     return 0

@@ -60,6 +60,9 @@ def command_name() -> str:
 
 
 def print_json(result: Any) -> None:
+    """Print JSON, in the first of several processes."""
+    if not is_first_process():
+        return
     readable = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     text = json.dumps(_plain(result), indent=2, ensure_ascii=not readable, allow_nan=False)
     if not text.replace("\n", "").isprintable():
@@ -119,11 +122,11 @@ def metrics_table(
 
 
 def print_result(result: Any, json: bool, *tables: TableData) -> None:
-    """Print the result as JSON, or as tables."""
+    """Print the result as JSON, or as tables, in the first of several processes."""
     if json:
         print_json(result)
         return
-    for table in tables:
+    for table in tables if is_first_process() else ():
         show_table(*table)
 
 

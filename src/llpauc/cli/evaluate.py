@@ -46,7 +46,8 @@ def evaluate(
     A folder with train and test files is used as it is; a single file is split first. Metrics are
     shown for warm users (with training events), cold users (without) and all users. Users without
     a test item are left out and counted. A warning is printed if recent popularity beats a model:
-    then recent events predict better than what the model learns.
+    then recent events predict better than what the model learns. Processes that torchrun started
+    divide the users among them.
 
     Args:
         path: a file of interactions, or a folder with train/valid/test files
@@ -66,9 +67,10 @@ def evaluate(
         plot: write a figure that compares the first three metrics to this file
         json: print the results as JSON
     """
-    from llpauc.data.interactions import HISTORIES, before
+    from llpauc.data.interactions import HISTORIES, before, fingerprint
     from llpauc.data.known_ids import check_parts
     from llpauc.data.recency import choose_recency, given_recency
+    from llpauc.distributed import current_process_group
     from llpauc.evaluation import full_ranking
     from llpauc.metrics import parse_metric, split_names
     from llpauc.models.base import FitData
@@ -90,6 +92,9 @@ def evaluate(
     for text in check_parts(split):
         log.info(text)
     parts, earlier = before(split, on, history), before(split, on)
+    processes = current_process_group()
+    if processes.world_size > 1:
+        processes.check_equal("the events", fingerprint(*split.parts.values()))
     given = baselines.given()
     if "half_life" in given:
         recency = given_recency(earlier, given["half_life"], given.get("by"))
@@ -115,6 +120,7 @@ def evaluate(
         mask=mask,
         memory_mb=memory_mb,
         threads=threads,
+        processes=processes,
     )
     n_users = len(set(split.parts[on].users.tolist())) if on in split.parts else None
     results, seconds, left_out = _measure_all(fits, measure, n_users, skip=models is None)
@@ -124,6 +130,8 @@ def evaluate(
     warning = _warning_if_recent_is_better(compared, split, parts, recency)
 
     # Print and write the results
+    if not processes.is_first:
+        return
     if warning is not None:
         log.info(warning)
     print_result(

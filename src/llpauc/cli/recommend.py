@@ -36,7 +36,8 @@ def recommend(
     """Recommend items with a saved run: to all its users, to some, or to a new user.
 
     A list of ids is ID,ID,... or @FILE: a text file with one id per line, or a .csv, .tsv or
-    .parquet table with a column of ids.
+    .parquet table with a column of ids. Processes that torchrun started divide the users of a file
+    among them.
 
     Args:
         run: a run folder written by llpauc train

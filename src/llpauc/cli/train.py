@@ -79,7 +79,7 @@ def train(
         dry_run: read the data, print what would be done, and stop
         json: print the result as JSON
     """
-    from llpauc.distributed import join_process_group
+    from llpauc.distributed import current_process_group
     from llpauc.metrics import parse_metric, split_names
     from llpauc.recommend.recipes import description
     from llpauc.storage.atomic import writer_lock
@@ -116,7 +116,8 @@ def train(
         record = table.record(split)
         return _Job(path, out, recommender, split, names, trackers, checkpoint, record)
 
-    with join_process_group() as processes, ExitStack() as lock:
+    processes = current_process_group()
+    with ExitStack() as lock:
         job = processes.call_together(prepare)
         counts = {
             "events": len(job.split.train),

@@ -7,6 +7,7 @@ memory than one block. `write_lists` writes lists that are in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llpauc.data.ids import IdMap, Indices, as_id_text
+from llpauc.distributed import current_process_group
 from llpauc.errors import InputError, check_at_least
 from llpauc.evaluation.ranking import THREAD_BYTES, available_address_space, tile_bytes
 from llpauc.evaluation.scorer import Scores
@@ -224,6 +226,8 @@ def write_recommendations(
 ) -> WriteSummary:
     """Rank users block by block and write their lists atomically.
 
+    Several processes divide each block, and the first one writes.
+
     Args:
         fitted: the model.
         path: its suffix is the format, see `LIST_FORMATS`.
@@ -234,7 +238,9 @@ def write_recommendations(
         progress: called with the number of users done since the last call.
     """
     users = ListUsers.all_of(fitted) if users is None else users
+    processes = current_process_group()
     block, score_mb = users_per_block(fitted, users, request)
+    block = int(processes.all_gather([block]).min())
     # The exact ranking reports progress by itself, of the users that it knows.
     reported_here = np.ones(len(users.indices), bool) if ranker is not None else users.indices < 0
     if ranker is None:
@@ -251,10 +257,15 @@ def write_recommendations(
         shown = np.setdiff1d(np.arange(len(item_ids)), request.hidden)
         item_ids = IdMap(item_ids.text.take(pa.array(shown)), item_ids.kind)
     rows = empty = 0
-    with open_list_file(path, tag, expected_ids=(users.ids, item_ids)) as write:
+    opened: AbstractContextManager[Callable[[Any], None]] = nullcontext(lambda table: None)
+    if processes.is_first:
+        opened = open_list_file(path, tag, expected_ids=(users.ids, item_ids))
+    with opened as write:
         for start in range(0, max(len(users.indices), 1), block):
             in_block = slice(start, start + block)
-            items, scores = ranker(users.indices[in_block])
+            indices = users.indices[in_block]
+            ranked = ranker(indices[processes.slice_of(len(indices))])
+            items, scores = map(processes.gather, ranked)
             is_filled = items >= 0
             user_ids = users.ids.arrow(np.arange(start, start + len(items)))
             write(_table(user_ids, fitted.item_ids.arrow(items[is_filled]), is_filled, scores))

@@ -263,6 +263,7 @@ class _Run:
             of_all = partition.average([loss, n_batches, examples, bool(problem), used])
             loss, n_batches, examples, diverged, _ = of_all.sum(axis=0).tolist()
             if diverged:
+                partition.gather()  # waits for blocks that are on their way
                 raise Diverged(next(filter(None, self.processes.gather_texts(problem))))
             progress.add(loss * partition.batches / n_batches, partition.batches, int(examples))
             progress.seconds += time.perf_counter() - begun

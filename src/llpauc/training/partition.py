@@ -100,6 +100,7 @@ class Partition:
         mine = np.flatnonzero((train.users >= self._first) & (train.users < end))
         self._event_users, self._event_items = train.users[mine] - self._first, train.items[mine]
         self._chances = None if chances is None else chances[mine]
+        self._counts = np.bincount(train.matrix.indices, minlength=train.n_items)
         self._user_ids = train.user_ids.take(np.arange(self._first, end))
         # Tables: of these users, and of all items with Adam's moments.
         weights = model.weights()
@@ -172,7 +173,8 @@ class Partition:
         for side in (tables.users, tables.items):
             side.continue_from(size * step)
         seed = int(rng.integers(2**62))
-        sampler = make_sampler(options.sampler, events, options.negatives, seed)
+        counts = self._counts[self._blocks[block]]
+        sampler = make_sampler(options.sampler, events, options.negatives, seed, counts)
         model, loss, first = self._model, self._loss, self._first
         engine = CpuEngine(model, loss, sampler, events, options, tables, self._variables, first)
         return engine, events, order

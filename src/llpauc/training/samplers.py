@@ -25,6 +25,7 @@ from llpauc.errors import InputError, check_at_least
 from llpauc.training.options import SAMPLERS
 
 Mask = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int64]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SHORT = 64  # a history up to this length is scanned, a longer one searched
@@ -52,12 +53,15 @@ class Sampler(ABC):
         train: the events, which are the positives.
         negatives: number of negatives, for each positive or for the batch.
         seed: of all draws.
+        counts: number of events of each item; by default those in `train`.
     """
 
     is_shared: ClassVar[bool] = False  # one set of items for all positives of a batch
     uses_negatives: ClassVar[bool] = True  # whether the option `negatives` has an effect
 
-    def __init__(self, train: Interactions, negatives: int, seed: int) -> None:
+    def __init__(
+        self, train: Interactions, negatives: int, seed: int, counts: Counts | None = None
+    ) -> None:
         matrix = train.matrix  # the sorted items of each user
         self.starts, self.items = matrix.indptr.astype(np.int64), matrix.indices
         self.n_items = train.n_items
@@ -110,15 +114,15 @@ class UniformWithPositivesSampler(PerRowSampler):
 
 
 class PopularitySampler(PerRowSampler):
-    """In proportion to (number of events)^power, without the items of the user.
+    """In proportion to (number of events)^0.75 as in word2vec, without the items of the user."""
 
-    Args:
-        power: 1 is proportional to popularity, 0 uniform, 0.75 as in word2vec.
-    """
-
-    def __init__(self, train: Interactions, negatives: int, seed: int, power: float = 0.75) -> None:
-        super().__init__(train, negatives, seed)
-        weights = np.bincount(self.items, minlength=train.n_items).astype(float) ** power
+    def __init__(
+        self, train: Interactions, negatives: int, seed: int, counts: Counts | None = None
+    ) -> None:
+        super().__init__(train, negatives, seed, counts)
+        if counts is None:
+            counts = np.bincount(self.items, minlength=train.n_items)
+        weights = counts.astype(float) ** 0.75
         self._cumulative = np.cumsum(weights / weights.sum())
 
     def _fill(self, step: np.uint64, users: Indices, items: Indices) -> None:
@@ -176,9 +180,11 @@ class InBatchSampler(SharedSampler):
         return np.unique(positives)
 
 
-def make_sampler(name: str, train: Interactions, negatives: int, seed: int) -> Sampler:
+def make_sampler(
+    name: str, train: Interactions, negatives: int, seed: int, counts: Counts | None = None
+) -> Sampler:
     """A sampler by name."""
-    return SAMPLERS[name](train, negatives, seed)
+    return SAMPLERS[name](train, negatives, seed, counts)
 
 
 def collision_rate(sampler: Sampler, train: Interactions, draws: int = 4096) -> float:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.system.faults.processes import kill_processes
 
 
-@pytest.mark.parametrize("options", [(), ("--shard",)], ids=["copies", "shards"])
-def test_train_recovers_from_ten_killed_processes(tmp_path, options):
-    seconds = kill_processes(tmp_path, 10, *options)
+def test_train_recovers_from_ten_killed_processes(tmp_path):
+    seconds = kill_processes(tmp_path, 10)
     print(f"\nseconds to recover: {[round(s, 1) for s in seconds]}")
     assert len(seconds) == 10
     assert max(seconds) < 60
