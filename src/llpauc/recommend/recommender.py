@@ -25,6 +25,7 @@ from llpauc.data.ids import IdMap, Indices, as_id_text
 from llpauc.data.interactions import Interactions, Split, before, join
 from llpauc.data.recency import check_ages_known
 from llpauc.data.splits import split_rule
+from llpauc.distributed import current_process_group
 from llpauc.errors import InputError, check_at_least, choose, listing
 from llpauc.evaluation.scorer import Constant, Scorer, Scores
 from llpauc.models.base import FitData, Model, NewEvents, Training
@@ -133,7 +134,9 @@ class Recommender:
             settings = RECIPES[self.recipe](split.train, split.valid)
             if self.loss not in (None, settings["loss"]):
                 settings = with_loss(settings, str(self.loss))
-            settings = with_model(settings, self._model(settings["model"]))
+            # Several processes train mf only
+            several = current_process_group().world_size > 1
+            settings = with_model(settings, self._model("mf" if several else settings["model"]))
         given = {name: value for name, value in self.get_params().items() if value is not None}
         return Recommender(**{"refit": False, **settings, **given, "recipe": "none"})
 
