@@ -573,7 +573,7 @@ def test_pairs_chunks_contain_complete_users_and_cover_all():
     sizes = np.array([3, 1, 9, 2, 2, 0, 5])
     starts = np.concatenate(([0], np.cumsum(sizes)))
     items = np.arange(22, dtype=np.int32)
-    pairs = Pairs(starts, items, None, np.arange(7), np.arange(22))
+    pairs = Pairs(starts, items, None)
     chunks = list(pairs.chunks(size=5))
     assert np.concatenate([c.items for c in chunks]).tolist() == items.tolist()
     assert np.concatenate([c.sizes for c in chunks]).tolist() == sizes.tolist()

@@ -19,6 +19,7 @@ import pytrec_eval
 
 from llpauc.data.interactions import Split
 from llpauc.data.readers import read_interactions
+from llpauc.data.splits import split
 from llpauc.evaluation.full_ranking import evaluate
 from llpauc.recommend import Recommender
 from llpauc.recommend.lists import ListRequest, write_recommendations
@@ -95,6 +96,51 @@ def test_fit_same_seed_gives_the_same_bits_with_any_number_of_threads(tmp_path):
     assert outputs[0] == outputs[1]
     assert [recorded["blas"] for recorded in threads] == [1, 2]
     assert [recorded["OMP_NUM_THREADS"] for recorded in threads] == ["1", "2"]
+
+
+ROW_ORDER_MODELS = {
+    "popularity": {},
+    "recent_popularity": {},
+    "itemknn": {},
+    "ease": {},
+    "ease with neighbours": {"neighbours": 20},
+    "ials": {"dimensions": 8, "iterations": 3},
+    "mf": {"epochs": 3, "dimensions": 8, "batch_size": 64, "half_life": 3000.0},
+    "lightgcn": {"epochs": 2, "dimensions": 8, "batch_size": 64, "loss": "bpr"},
+    "default": {"epochs": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROW_ORDER_MODELS)
+def test_fit_the_order_of_the_rows_of_a_file_changes_no_bit(name, tmp_path):
+    """With many equal scores, repeated events of a pair and equal timestamps."""
+    rng = np.random.default_rng(8)
+    drawn = rng.integers(0, [40, 60, 200], (800, 3)).tolist()
+    rows = [f"u{user},i{item},{1_600_000_000 + 50 * time}\n" for user, item, time in drawn]
+    options = dict(ROW_ORDER_MODELS[name])
+    if name != "default":
+        options |= {"model": name.split()[0], "recipe": "none"}
+    outputs = []
+    for order in (np.arange(800), np.arange(800)[::-1], rng.permutation(800)):
+        path = tmp_path / "events.csv"
+        path.write_text("user,item,timestamp\n" + "".join(rows[row] for row in order))
+        events = split(read_interactions(path).interactions, "random_per_user", seed=5)
+        recommender = Recommender(**options).fit(Split(events.train, events.valid))
+        fitted = recommender.fitted
+        folder = recommender.save(tmp_path / "run")
+        result = evaluate(fitted.scorer, events)
+        write_recommendations(fitted, tmp_path / "lists.csv", ListRequest(7))
+        outputs.append(
+            (
+                (folder / "tensors.safetensors").read_bytes(),
+                list(fitted.user_ids),
+                list(fitted.item_ids),
+                {metric: values.tobytes() for metric, values in result.values.items()},
+                (tmp_path / "lists.csv").read_bytes(),
+            )
+        )
+    assert outputs[0] == outputs[1] == outputs[2]
 
 
 # --- metrics --------------------------------------------------------------------------------------

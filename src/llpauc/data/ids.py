@@ -22,7 +22,7 @@ IdValues: TypeAlias = Iterable[Any] | pa.Array | pa.ChunkedArray
 
 @dataclass(frozen=True)
 class IdMap:
-    """A vocabulary: ids <-> indices 0..n-1, in order of first appearance.
+    """A vocabulary: ids <-> indices 0..n-1.
 
     Ids are stored as text: `007` and `7` are different ids, and 2^64+7 is a valid one. `kind`
     records that a typed source had integers; they are then returned as integers. The text decides
@@ -93,6 +93,21 @@ class IdMap:
         text = pc.unique(pa.chunked_array([m.text for m in maps], type=pa.large_string()))
         kinds = {m.kind for m in maps if len(m)} or {self.kind}
         return IdMap(text, kinds.pop() if len(kinds) == 1 else "string")
+
+
+def number_by_text(encoded: pa.ChunkedArray, kind: IdKind = "string") -> tuple[Indices, IdMap]:
+    """The index of each dictionary-encoded id, and the map of the ids in the order of their text.
+
+    Equal scores are ranked by index, and vectors are initialized by index: with the order of first
+    appearance, the order of the rows of a file would change the results.
+    """
+    encoded = encoded.unify_dictionaries()
+    ids = encoded.chunk(0).dictionary
+    by_text = pc.array_sort_indices(ids)
+    index = np.empty(len(ids), np.int32)
+    index[np.asarray(by_text)] = np.arange(len(ids))
+    indices = np.concatenate([index[np.asarray(chunk.indices)] for chunk in encoded.chunks])
+    return indices, IdMap(ids.take(by_text), kind)
 
 
 def as_id_text(values: IdValues) -> tuple[pa.LargeStringArray, IdKind]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
-from llpauc.data.ids import IdMap, Indices, as_id_text
+from llpauc.data.ids import IdMap, Indices, as_id_text, number_by_text
 from llpauc.errors import InputError, choose, listing
 
 _COLUMNS = ("users", "items", "ratings", "timestamps")
@@ -89,7 +89,7 @@ class Interactions:
         ratings: npt.ArrayLike | None = None,
         timestamps: npt.ArrayLike | None = None,
     ) -> Interactions:
-        """Events from two columns of ids.
+        """Events from two columns of ids, which are numbered in the order of their text.
 
         >>> data = Interactions.of(["ann", "bob", "ann"], [10, 10, 20])
         >>> data.n_users, data.n_items, data.users.tolist()
@@ -179,6 +179,25 @@ def pair_codes(
     return codes
 
 
+def sorted_rows(
+    keys: npt.NDArray[np.int64], *columns: npt.NDArray[Any] | None
+) -> npt.NDArray[np.int64]:
+    """Positions in the order of the keys; equal keys in the order of the columns, the first first.
+
+    >>> sorted_rows(np.array([7, 3, 7]), np.array([2.0, 0.0, 1.0])).tolist()
+    [1, 2, 0]
+    """
+    order: npt.NDArray[np.int64] = np.argsort(keys)
+    equal = np.diff(keys[order]) == 0
+    repeated = np.zeros(len(keys), dtype=bool)
+    repeated[1:] |= equal
+    repeated[:-1] |= equal
+    rows = order[repeated]
+    by = [column[rows] for column in columns if column is not None]
+    order[repeated] = rows[np.lexsort((rows, *reversed(by), keys[rows]))]
+    return order
+
+
 def _reindex(what: str, indices: Indices, old: IdMap, new: IdMap) -> Indices:
     if old is new:
         return indices
@@ -189,10 +208,9 @@ def _reindex(what: str, indices: Indices, old: IdMap, new: IdMap) -> Indices:
     return new_index[indices].astype(np.int32)
 
 
-def _encode(ids: Iterable[Any]) -> tuple[npt.NDArray[Any], IdMap]:
+def _encode(ids: Iterable[Any]) -> tuple[Indices, IdMap]:
     text, kind = as_id_text(ids)
-    encoded = pc.dictionary_encode(text)
-    return np.asarray(encoded.indices), IdMap(encoded.dictionary, kind)
+    return number_by_text(pa.chunked_array([pc.dictionary_encode(text)]), kind)
 
 
 @dataclass(frozen=True)

@@ -237,46 +237,35 @@ class DiskSink(Sink):
     def divide_times(self, by: float) -> None:
         self._execute(f'UPDATE {self._table} SET "timestamp" = "timestamp" / {by}')
 
-    def number_ids(self, role: str, min_rating: float | None) -> tuple[IdMap, Positions]:
-        """Number the ids of "user" or "item" in order of first appearance.
+    def number_ids(self, role: str, min_rating: float | None) -> IdMap:
+        """Number the ids of "user" or "item" in the order of their text, as in memory.
 
         Ids without an event of at least `min_rating` are left out.
-
-        Returns:
-            The ids, and the position of each index in the order of the ids' text.
         """
         if min_rating is not None and "rating" not in self.roles:
             raise InputError("there are no ratings; name their column (--rating)")
         self._execute(
             f"""CREATE TABLE {role}s AS
-            SELECT id, row_number() OVER (ORDER BY first) - 1 AS idx,
-                   row_number() OVER (ORDER BY id) - 1 AS place
-            FROM (SELECT "{role}" AS id, min(event) AS first FROM ({self._events(role)})
-                  GROUP BY "{role}"
+            SELECT id, row_number() OVER (ORDER BY id) - 1 AS idx
+            FROM (SELECT "{role}" AS id FROM ({self._events(role)}) GROUP BY "{role}"
                   {"" if min_rating is None else "HAVING max(rating) >= CAST(? AS FLOAT)"})""",
             [] if min_rating is None else [min_rating],
         )
-        texts: list[pa.Array] = []
-        places: list[Positions] = []
-        for batch in self._batches(f"SELECT id, place FROM {role}s ORDER BY idx"):
-            texts.append(batch.column(0).cast(pa.large_string()))
-            places.append(np.asarray(batch.column(1), dtype=np.int64))
+        batches = self._batches(f"SELECT id FROM {role}s ORDER BY idx")
+        texts = [batch.column(0).cast(pa.large_string()) for batch in batches]
         if not texts:
             raise InputError(f"no event is rated {min_rating:g} or higher; use a lower rating")
         ids = IdMap(pa.concat_arrays(texts), common_kind(self.kinds[role]))
         if len(ids) > _MAX_IDS:
             raise InputError(f"there are {len(ids):,} {role}s; at most {_MAX_IDS:,} are supported")
-        return ids, np.concatenate(places)
+        return ids
 
     def _events(self, *roles: str) -> str:
-        """SQL for the events of all files, each with its position among all."""
+        """SQL for the events of all files."""
         columns = dict.fromkeys([*roles, *({"rating"} & set(self.roles))])
         selected = ", ".join(f'"{column}"' for column in columns)
-        queries, first = [], 0
-        for table in (f"raw{number}" for number in range(len(self._names))):
-            queries.append(f"SELECT {selected}, rowid + {first} AS event FROM {table}")
-            first += self._count(table)
-        return " UNION ALL ".join(queries)
+        tables = (f"raw{number}" for number in range(len(self._names)))
+        return " UNION ALL ".join(f"SELECT {selected} FROM {table}" for table in tables)
 
     def sorted_events(self, min_rating: float | None) -> Iterator[tuple[Positions, Floats | None]]:
         """Batches of user * 2^32 + item and the time, sorted; `number_ids` must come first."""
@@ -318,8 +307,6 @@ class Pairs:
     starts: Positions  # where the pairs of each user begin, and the end
     items: Indices
     times: Floats | None  # of the earliest event of each pair
-    user_order: Positions  # the position of each index in the order of the ids' text
-    item_order: Positions
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -361,9 +348,7 @@ def _sorted_pairs(
             notes += source.notes
             for note in source.notes:
                 log.info(note)
-        (users, user_order), (items, item_order) = (
-            sink.number_ids(role, min_rating) for role in ("user", "item")
-        )
+        users, items = (sink.number_ids(role, min_rating) for role in ("user", "item"))
         log.info(f"{rows['read']:,} events of {len(users):,} users, {len(items):,} items")
 
         # Of the sorted events, keep the first of each pair: the earliest.
@@ -393,7 +378,7 @@ def _sorted_pairs(
     notes += splits.dropped_note(events - len(columns), timed)
     mapped = columns.mapped()
     starts = np.concatenate(([0], np.cumsum(per_user)))
-    pairs = Pairs(starts, mapped["item"], mapped.get("timestamp"), user_order, item_order)
+    pairs = Pairs(starts, mapped["item"], mapped.get("timestamp"))
     manifest = {
         "counts": {"users": len(users), "items": len(items)},
         "rows": rows,
@@ -416,15 +401,16 @@ def _mix(x: Values) -> Values:
     return x ^ (x >> np.uint64(31))
 
 
-def _hash_users(seed: int, order: Positions) -> Values:
+def _hash_users(seed: int, users: slice) -> Values:
     start = _mix(np.array([(seed + _GOLDEN) % 2**64], np.uint64))
-    return _mix(start + (order + 1).astype(np.uint64) * np.uint64(_GOLDEN))
+    indices = np.arange(users.start, users.stop, dtype=np.uint64)
+    return _mix(start + (indices + np.uint64(1)) * np.uint64(_GOLDEN))
 
 
-def _hash_priority(pairs: Pairs, seed: int, chunk: Chunk) -> Values:
-    """A hash of the seed and the two ids of each pair, whatever the order of rows and chunks."""
-    users = np.repeat(_hash_users(seed, pairs.user_order[chunk.users]), chunk.sizes)
-    items = (pairs.item_order[chunk.items] + 1).astype(np.uint64) * np.uint64(_GOLDEN)
+def _hash_priority(seed: int, chunk: Chunk) -> Values:
+    """A hash of the seed and the indices of each pair, whatever the order of rows and chunks."""
+    users = np.repeat(_hash_users(seed, chunk.users), chunk.sizes)
+    items = (chunk.items + 1).astype(np.uint64) * np.uint64(_GOLDEN)
     return _mix(users + items)
 
 
@@ -438,7 +424,7 @@ class AppliedRule:
     def __init__(
         self, rule: SplitRule, pairs: Pairs, seed: int, held_out_users: int | None = None
     ) -> None:
-        self.rule, self._pairs, self._seed = rule, pairs, seed
+        self.rule, self._seed = rule, seed
         if not rule.per_user:
             self._cuts = splits.find_cuts(
                 rule, len(pairs), lambda: map(self._values, pairs.chunks())
@@ -456,7 +442,7 @@ class AppliedRule:
         self.notes += splits.train_only_note(held_out, rule)
         able = int(np.count_nonzero(held_out))
         if held_out_users is not None and held_out_users < able:
-            priority = _hash_users(seed, pairs.user_order)
+            priority = _hash_users(seed, slice(0, len(held_out)))
             priority[held_out == 0] = np.iinfo(np.uint64).max
             others = np.argsort(priority, kind="stable")[held_out_users:]
             self._n_valid[others] = self._n_test[others] = 0
@@ -467,7 +453,7 @@ class AppliedRule:
         if self.rule.by_time:
             assert chunk.times is not None
             return splits.sortable(chunk.times)
-        return _hash_priority(self._pairs, self._seed, chunk)
+        return _hash_priority(self._seed, chunk)
 
     def codes(self, chunk: Chunk) -> PartCodes:
         """The part of each pair of a chunk."""
@@ -476,7 +462,7 @@ class AppliedRule:
         user = np.repeat(np.arange(len(chunk.sizes), dtype=np.uint64), chunk.sizes)
         if self.rule.by_time:
             assert chunk.times is not None
-            order = np.lexsort((self._pairs.item_order[chunk.items], chunk.times, user))
+            order = np.lexsort((chunk.times, user))  # stable: of one time by item
         else:
             priority = self._values(chunk) >> np.uint64(64 - _PRIORITY_BITS)
             order = np.argsort((user << np.uint64(_PRIORITY_BITS)) | priority, kind="stable")

@@ -75,7 +75,8 @@ def read_interactions(
     """Read user-item events from a file, a frame or a sparse matrix.
 
     Format and columns are detected automatically; the choice is recorded in the notes. Ids of text
-    files are text: `007` stays `007`. Events keep their order and their duplicates.
+    files are text: `007` stays `007`. Ids are numbered in the order of their text. Events keep
+    their order and their duplicates.
 
     Args:
         source: a path (gzipped or not), a pandas or Polars frame, a pyarrow Table, a scipy sparse

@@ -29,7 +29,7 @@ from llpauc.data.columns import (
     ValueKind,
     detect_columns,
 )
-from llpauc.data.ids import IdKind, IdMap, Indices
+from llpauc.data.ids import IdKind, IdMap, Indices, number_by_text
 from llpauc.data.interactions import Interactions
 from llpauc.errors import InputError
 
@@ -201,11 +201,8 @@ class InMemorySink(Sink):
         return Interactions(users, items, user_ids, item_ids, ratings, timestamps)
 
     def _indexed(self, role: str) -> tuple[Indices, IdMap]:
-        encoded = pa.chunked_array(self._batches[role]).unify_dictionaries()
-        indices = [np.asarray(chunk.indices, dtype=np.int32) for chunk in encoded.chunks]
-        return np.concatenate(indices), IdMap(
-            encoded.chunk(0).dictionary, common_kind(self.kinds[role])
-        )
+        encoded = pa.chunked_array(self._batches[role])
+        return number_by_text(encoded, common_kind(self.kinds[role]))
 
 
 def encode_ids(ids: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:

@@ -2,11 +2,10 @@
 
 Every split follows these rules:
 
-- A user-item pair is in one part only. Of several events of a pair the earliest is kept (the first
-  one if there are no timestamps); the others are dropped, counted and noted.
-- The events of a part depend on the ids, the timestamps and the seed, not on the order of the
-  rows. (Only events of the same pair and time are chosen by their order.) A part keeps the
-  order of the rows.
+- A user-item pair is in one part only. Of several events of a pair the earliest is kept (of one
+  time the lowest rated); the others are dropped, counted and noted.
+- The events of a part depend on the events and the seed, not on the order of the rows. A part
+  keeps the order of the rows.
 - A part that was requested and is empty raises an error.
 - The parts share the id maps of the data.
 
@@ -27,7 +26,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from llpauc.data.ids import IdMap
-from llpauc.data.interactions import Interactions, Split
+from llpauc.data.interactions import Interactions, Split, pair_codes, sorted_rows
 from llpauc.errors import InputError, check_at_least, choose, listing
 
 Seed = int | np.random.Generator
@@ -263,8 +262,8 @@ def train_only_note(held_out: Positions, rule: SplitRule) -> list[str]:
 
 def dropped_note(dropped: int, timed: bool) -> list[str]:
     """A note on repeated events of a pair."""
-    kept = "earliest" if timed else "first row"
-    text = f"{dropped} repeated events of a user-item pair dropped, the {kept} kept"
+    kept = "the earliest" if timed else "one"
+    text = f"{dropped} repeated events of a user-item pair dropped, {kept} kept"
     return [text] if dropped else []
 
 
@@ -297,17 +296,9 @@ def canonical_order(data: Interactions) -> Positions:
     [1, 2]
     """
     user_place, item_place = _text_order(data.user_ids), _text_order(data.item_ids)
-    key = user_place[data.users] * max(data.n_items, 1) + item_place[data.items]
-    order: Positions = np.argsort(key)
-    key = key[order]
-    first: npt.NDArray[np.bool_] = np.diff(key, prepend=-1) != 0
-    if first.all():
-        return order
-    repeated = ~first
-    repeated[:-1] |= ~first[1:]
-    rows = order[repeated]
-    time = np.zeros(len(rows)) if data.timestamps is None else data.timestamps[rows]
-    order[repeated] = rows[np.lexsort((rows, time, key[repeated]))]
+    keys = pair_codes(user_place[data.users], item_place[data.items], data.n_items)
+    order = sorted_rows(keys, data.timestamps, data.ratings)
+    first: npt.NDArray[np.bool_] = np.diff(keys[order], prepend=-1) != 0
     return order[first]
 
 

@@ -15,7 +15,7 @@ from importlib.metadata import version
 import numpy as np
 import torch
 
-from llpauc.data.interactions import Interactions, Split, fingerprint
+from llpauc.data.interactions import Interactions, Split, fingerprint, pair_codes, sorted_rows
 from llpauc.data.recency import age_weights
 from llpauc.distributed import SINGLE_PROCESS, ProcessGroup, current_process_group
 from llpauc.errors import InputError
@@ -158,7 +158,7 @@ def fit_stage(
     if progress.best_epoch:
         fill_weights(model.weights(), run.best)
     best_epoch = progress.best_epoch or len(progress.epochs)
-    collisions = collision_rate(run.sampler, split.train)
+    collisions = collision_rate(run.sampler, run.events)
     received = stop.signal or (signal.SIGTERM if stopped == "interrupted" else None)
     return History(tuple(progress.epochs), best_epoch, collisions, stopped, received)
 
@@ -196,8 +196,13 @@ class _Run:
         # Older events are drawn less often, and count less for the initial bias of an item: the
         # logarithm of its popularity, from which training starts.
         weights = None if options.half_life is None else age_weights(train, options.half_life)
+        self.events = train
+        if not train.shuffled:  # batches are drawn by position; the order of rows must not count
+            rows = sorted_rows(pair_codes(train.users, train.items, train.n_items), weights)
+            self.events = train.take(rows)
+            weights = None if weights is None else weights[rows]
         self._chances = None if weights is None else weights / weights.sum()
-        counts = np.bincount(train.items, weights, train.n_items)
+        counts = np.bincount(self.events.items, weights, train.n_items)
         model.init_item_bias(np.log(counts + _UNSEEN))
 
         self.sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
@@ -214,7 +219,7 @@ class _Run:
 
     def train_batches(self, stop: StopRequest, on_batch: Callable[[int], None] | None) -> None:
         """Train on the rest of the current epoch, or until a stop is requested."""
-        progress, options, train = self.progress, self.options, self.split.train
+        progress, options, train = self.progress, self.options, self.events
         if not progress.batches:
             self.loss.begin_epoch(progress.epoch, self._for_all_users)
         if self._partition is not None:
