@@ -378,6 +378,8 @@ BAD_OPTIONS = [
     (["train", "EVENTS", "--loss-options", "zeta=1"], ["no parameter zeta", "sharpness"]),
     (["train", "EVENTS", "--loss", "bpr", "--alpha", "0.5"], ["parameter alpha", "bpr has: none"]),
     (["train", "EVENTS", "--model", "ease", "--epochs", "2"], ["ease has no parameter epochs"]),
+    (["train", "EVENTS", "--model", "ease", "--loss", "bpr"], ["ease has no loss", "loss='bpr'"]),
+    (["train", "EVENTS", "--model", "ease", "--recipe", "paper"], ["ease has no recipe"]),
     (["train", "EVENTS", "--user", "who"], ["no column 'who'", "user, item, rating"]),
     (["train", "EVENTS", "--item", "17"], ["no column 17", "0 to 3"]),
     (["train", "EVENTS", "--format", "xml"], ["unknown format 'xml'", "csv, tsv"]),

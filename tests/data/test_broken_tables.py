@@ -120,7 +120,7 @@ CASES: dict[str, Case] = {
         HEAD + b'1,2\n"5" inch,4\n7,8\n', [("1", "2"), ("7", "8")], options=SKIP, rejected=1
     ),
     "a quote inside of a field": Case(HEAD + b'5" pipe,2\n', [('5" pipe', "2")]),
-    "a blank before a quote": Case(HEAD + b'a, "b"\n', [("a", ' "b"')]),
+    "a blank before a quote": Case(HEAD + b'a, "b,c"\n', [("a", "b,c")]),
     "a quote in a file without quoting": Case(
         b'1::"a::5::9\n2::b"::4::8\n', [("1", '"a'), ("2", 'b"')], name="ratings.dat"
     ),
@@ -135,7 +135,12 @@ CASES: dict[str, Case] = {
         HEAD + b"NaN,null\nNA,None\nNULL,\\N\ntrue,inf\n",
         [("NaN", "null"), ("NA", "None"), ("NULL", "\\N"), ("true", "inf")],
     ),
-    "blanks around ids": Case(HEAD + b" a ,b \n", [(" a ", "b ")]),
+    "blanks around ids": Case(HEAD + b" a ,b \n", [("a", "b")]),
+    "blanks after commas": Case(b"user, item\na, b\nc d,\te\n", [("a", "b"), ("c d", "e")]),
+    "blanks around ids next to quoted fields": Case(HEAD + b'"a,b", c\n', [("a,b", "c")]),
+    "blanks in quotes": Case(HEAD + b'" a "," b"\n"c, d",e\n', [(" a ", " b"), ("c, d", "e")]),
+    "an id of blanks": Case(HEAD + b"a,b\nc,  \n", error=("line 3: the item id is empty",)),
+    "blanks around tabs": Case(b"user\titem\na \t b\n", [("a", "b")], name="events.tsv"),
     "a formula": Case(HEAD + b"=cmd(),+1\n@x,-2\n", [("=cmd()", "+1"), ("@x", "-2")]),
     "emoji, combining and right to left": Case(
         HEAD + "👩‍👩‍👧,e\u0301\nשלום,é\n".encode(), [("👩‍👩‍👧", "e\u0301"), ("שלום", "é")]

@@ -552,6 +552,7 @@ def test_recommender_can_be_cloned_by_scikit_learn():
         ({"model": "lightgcn", "item_bias": True}, "no parameter item_bias"),
         ({"model": "ease", "alpha": 0.5}, "ease has no parameter alpha; it has: regularization"),
         ({"model": "popularity", "x": 1, "y": 2}, "popularity has no parameter x, y; it has: none"),
+        ({"model": "ease", "loss": "bpr"}, "ease has no loss, got loss='bpr'; leave it out, or"),
         ({"alpha": 1.1}, r"alpha must be in \(0, 1\], got 1.1"),
         ({"dimensions": 0}, "dimensions must be at least 1, got 0"),
         ({"score": "euclid"}, "unknown score 'euclid'; choose one of: dot, cosine"),

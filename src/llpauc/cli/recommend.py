@@ -229,7 +229,10 @@ def parse_ids(text: str | None, flag: str, role: Literal["user", "item"]) -> lis
 
     if text is None:
         return None
-    ids = read_ids(text[1:], role) if text.startswith("@") else [w for w in text.split(",") if w]
+    if text.startswith("@"):
+        ids = read_ids(text[1:], role)
+    else:
+        ids = [word for word in map(str.strip, text.split(",")) if word]
     if not ids:
         raise InputError(f"{flag} {text!r} contains no id; give an id")
     return ids

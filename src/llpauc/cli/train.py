@@ -157,13 +157,13 @@ class _Job:
 
 
 def _recommender(settings: dict[str, Any], seed: int, recipe: str) -> Recommender:
-    """Models without training have neither a loss nor a seed."""
+    """Models without training have no seed."""
     from llpauc.models.registry import MODELS
     from llpauc.recommend import Recommender
 
     if MODELS[settings.get("model", "mf")].trained:
-        return Recommender(**settings, seed=seed, recipe=recipe)
-    return Recommender(**{name: value for name, value in settings.items() if name != "loss"})
+        settings = {**settings, "seed": seed}
+    return Recommender(**settings, recipe=recipe)
 
 
 def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:

@@ -70,12 +70,14 @@ class ColumnRoles:
         timestamp_kind: how the timestamps are written.
         notes: what was detected.
         header: the user's and the item's field in the header of a text table.
+        blanks: characters that are no part of an id at its ends.
     """
 
     positions: Mapping[str, int]
     timestamp_kind: ValueKind
     notes: tuple[str, ...]
     header: tuple[str, str] | None = None
+    blanks: str = ""
 
     def kind(self, role: str) -> ValueKind:
         return self.timestamp_kind if role == "timestamp" else "number"

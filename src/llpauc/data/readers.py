@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 from scipy import sparse
@@ -25,6 +26,7 @@ from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.prepared import is_prepared, open_prepared
 from llpauc.data.sources import InMemorySink, ReadOptions, Source
+from llpauc.data.text_tables import BLANKS
 from llpauc.data.typed_tables import is_frame, read_frame, read_matrix
 from llpauc.errors import InputError, choose, listing
 
@@ -160,7 +162,8 @@ def load(path: str | Path, **options: Unpack[ReadOptions]) -> Split | Reading:
 
 
 def read_ids(path: str | Path, role: Literal["user", "item"]) -> list[Any]:
-    """The ids in a text file, one per line, or in a column of a table.
+    """The ids in a text file, one per line, or in a column of a table, without blanks at the ends
+    of text.
 
     Args:
         path: a table (.csv, .tsv or .parquet) or a text file.
@@ -180,9 +183,10 @@ def read_ids(path: str | Path, role: Literal["user", "item"]) -> list[Any]:
                 include_columns=[name], column_types={name: pa.large_string()}
             )
             column = csv.read_csv(path, parse_options=parsing, convert_options=as_text)[name]
+            column = pc.utf8_trim(column, BLANKS)
         else:
             lines = path.read_text(encoding="utf-8").split("\n")
-            return [line for line in (line.removesuffix("\r") for line in lines) if line]
+            return [line for line in (line.strip(BLANKS + "\r") for line in lines) if line]
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not UTF-8 text; write one id per line") from None
     except FileNotFoundError:

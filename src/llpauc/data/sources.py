@@ -78,8 +78,11 @@ def connect(
 
 def _checked_sql(roles: ColumnRoles, table: str, columns: Sequence[str]) -> str:
     """SQL of a table with one column per role, and `invalid`: the first role with a bad value."""
+    text = "CAST({} AS VARCHAR)"
+    if roles.blanks:
+        text = f"trim({text}, '{roles.blanks}')"
     converted = {
-        role: f"CAST({column} AS VARCHAR)"
+        role: text.format(column)
         if role in ("user", "item")
         else _VALUE_SQL[roles.kind(role)].format(column=column)
         for role, column in zip(roles.positions, columns, strict=True)

@@ -1,4 +1,5 @@
-"""Reader of text tables. Every id is read as text: 007 stays 007.
+"""Reader of text tables. Every id is read as text: 007 stays 007. Blanks and tabs around a field
+are not part of it, unless the field is in quotes.
 
 Delimiter and header are detected from the first lines; DuckDB's detection is not used, because it
 drops rows of some files without an error. DuckDB reads a file that strictly follows RFC 4180,
@@ -32,7 +33,9 @@ _DELIMITER_NAMES |= {"space": " ", "blank": " "}
 _CHUNK = 1 << 22  # bytes
 _BATCH = 100_000  # rows
 _QUOTE, _LINE_FEED = ord('"'), ord("\n")
+_QUOTED = re.compile(rb'"[^"]*(?:"|$)')
 _ID_ROLES = ("user", "item")
+BLANKS = " \t"
 
 
 def read_text_table(source: Source) -> None:
@@ -58,6 +61,8 @@ def read_text_table(source: Source) -> None:
 
     quotes = _quotes_allowed(source) and _can_quote(layout.delimiter)
     scanned = scan(source.path, layout.delimiter if quotes else None)
+    if scanned.outer_blanks or not scanned.quotes:
+        roles = replace(roles, blanks=BLANKS)
     reason = scanned.irregularity
     if reason is None:
         expected = scanned.lines - layout.header
@@ -70,7 +75,7 @@ def read_text_table(source: Source) -> None:
             return
         except QueryError as error:
             reason = str(error)
-    rows = _rows(source, layout.delimiter, scanned.quotes)
+    rows = _rows(source, layout.delimiter, scanned)
     if layout.header:
         next(rows, None)
     read_rows(source, rows, len(names), roles)
@@ -157,6 +162,7 @@ def _detect_layout(source: Source) -> Layout:
         notes.append(f"delimiter {delimiter!r} (detected)")
 
     rows = list(_split(lines, delimiter, _quotes_allowed(source)))[: SAMPLE_ROWS + 1]
+    rows = [[field.strip(BLANKS) for field in row] for row in rows]
     if not rows or (len(rows[0]) == 1 and "\n" in rows[0][0].rstrip("\n")):
         raise InputError(f"{source.name}: line 1: {TOO_LONG}")
     header = options.get("header")
@@ -178,7 +184,8 @@ def _split(lines: Sequence[str], delimiter: str, quotes: bool) -> Iterator[list[
         yield from (line.split(delimiter) for line in lines)
         return
     with wide_fields():
-        reader = csv.reader([line + "\n" for line in lines], delimiter=delimiter)
+        text = [line + "\n" for line in lines]
+        reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True)
         try:
             yield from (row for row in reader if row)
         except csv.Error:  # a damaged row ends the sample; reading will name it
@@ -246,6 +253,7 @@ class Scan:
 
     lines: int  # that are not blank; line ends inside quotes are not counted
     quotes: bool  # whether there are quotes that matter
+    outer_blanks: bool  # whether there are blanks around a field, outside of such quotes
     quoted_line_ends: bool  # whether some of them contain line ends
     irregularity: str | None  # why DuckDB must not read this file
 
@@ -262,7 +270,12 @@ def scan(path: Path, quoted_delimiter: str | None) -> Scan:
         path: an uncompressed file.
         quoted_delimiter: its delimiter if fields can be quoted, else None.
     """
-    quotes = inside = False
+    quotes = inside = outer_blanks = False
+    around = None
+    if quoted_delimiter is not None:
+        end = rb"(?:^|$|[%b\n])" % re.escape(quoted_delimiter.encode())
+        blanks = b"[%b]" % BLANKS.replace(quoted_delimiter, "").encode()
+        around = re.compile(end + blanks + b"|" + blanks + end)
     irregularity = None
     lines = line_feeds = line_ends = returns = pairs = 0
     with path.open("rb") as file:
@@ -281,6 +294,9 @@ def scan(path: Path, quoted_delimiter: str | None) -> Scan:
                 returns += chunk.count(b"\r")
                 pairs += chunk.count(b"\r\n")
                 chunk = chunk.replace(b"\r\n", b"\n")
+            if around is not None and not outer_blanks:
+                outside = _QUOTED.sub(b'"', b'"' + chunk if inside else chunk)
+                outer_blanks = around.search(outside) is not None
             if quoted_delimiter is not None and (inside or b'"' in chunk):
                 quotes = True
                 text = np.frombuffer(b"\n" + chunk + b"\n", np.uint8)
@@ -303,7 +319,7 @@ def scan(path: Path, quoted_delimiter: str | None) -> Scan:
         irregularity = "a quote left open"
     if returns and not returns == pairs == line_feeds:
         irregularity = "mixed line ends"
-    return Scan(lines, quotes, line_ends != line_feeds, irregularity)
+    return Scan(lines, quotes, outer_blanks, line_ends != line_feeds, irregularity)
 
 
 def _follows_rfc4180(
@@ -348,11 +364,11 @@ def text_problem(text: str) -> str | None:
     return None
 
 
-def _rows(source: Source, delimiter: str, quotes: bool) -> Iterator[Row]:
+def _rows(source: Source, delimiter: str, scanned: Scan) -> Iterator[Row]:
     lines = text_lines(source.path, source.name)
-    if quotes:
+    if scanned.quotes:
         with wide_fields():
-            yield from _quoted_rows(source.name, lines, delimiter)
+            yield from _quoted_rows(source.name, lines, delimiter, scanned.outer_blanks)
         return
     for number, text in enumerate(lines, start=1):
         text = text.rstrip("\r\n")
@@ -360,7 +376,9 @@ def _rows(source: Source, delimiter: str, quotes: bool) -> Iterator[Row]:
             yield number, text.split(delimiter)
 
 
-def _quoted_rows(name: str, texts: Iterator[str], delimiter: str) -> Iterator[Row]:
+def _quoted_rows(
+    name: str, texts: Iterator[str], delimiter: str, outer_blanks: bool
+) -> Iterator[Row]:
     """The rows of Python's csv module; raises if the start of the next row is unknown."""
     at_end = False
 
@@ -369,7 +387,7 @@ def _quoted_rows(name: str, texts: Iterator[str], delimiter: str) -> Iterator[Ro
         yield from texts
         at_end = True
 
-    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True, skipinitialspace=outer_blanks)
     while True:
         line = reader.line_num + 1
         try:

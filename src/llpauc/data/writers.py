@@ -11,9 +11,11 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from llpauc.data.columns import ROLES
+from llpauc.data.ids import is_text
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import choose
 from llpauc.storage.atomic import writer_lock
@@ -92,13 +94,17 @@ def _table(data: Interactions, names: Sequence[str] = ROLES) -> pa.Table:
 
 
 def write_delimited(table: pa.Table, path: Path, delimiter: str) -> None:
-    """Write a table with a header line; only values that need quotes are quoted."""
+    """Write a table with a header line; values are quoted only where some need quotes."""
     target = str(path).replace("'", "''")
+    texts = [column for column in table.columns if is_text(column.type)]
+    # Readers take blanks around a field for a part of it only in quotes; DuckDB does not quote them
+    blanks = any(pc.any(pc.match_substring_regex(text, r"^[ \t]|[ \t]$")).as_py() for text in texts)
+    quote = ", FORCE_QUOTE *" if blanks else ""
     with duckdb.connect() as connection:  # Arrow's writer quotes all text
         connection.register("rows", table)
         try:
             connection.execute(
-                f"COPY rows TO '{target}' (FORMAT csv, HEADER true, DELIMITER '{delimiter}')"
+                f"COPY rows TO '{target}' (FORMAT csv, HEADER true, DELIMITER '{delimiter}'{quote})"
             )
         except duckdb.IOException as error:  # such as a full disk
             raise OSError(errno.EIO, str(error).splitlines()[0], str(path)) from error

@@ -138,9 +138,9 @@ def current_names(params: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str):
             renamed[name] = _FORMER_VALUES.get(name, {}).get(value, value)
     model = renamed.get("model", "mf")
-    if model not in MODELS or not MODELS[model].trained:
+    if model not in MODELS:
         return renamed
-    foreign = foreign_options(model)
+    foreign = foreign_options(model) if MODELS[model].trained else {"loss"}
     return {name: value for name, value in renamed.items() if name not in foreign}
 
 
@@ -168,7 +168,7 @@ def config_toml(params: Mapping[str, Any], reading: Mapping[str, Any] | None = N
         name: params[name] for name in ("model", "hold_out", "how", "refit") if name in params
     }
     flat = {k: v for k, v in params.items() if k not in ("loss", "recipe", *config)}
-    made = plan(params["model"], params.get("loss", "llpauc"), flat)
+    made = plan(params["model"], params.get("loss") or "llpauc", flat)
     config |= dataclasses.asdict(made.model_options)
     loss_options: dict[str, Any] = {}
     if made.training is not None and made.loss is not None:

@@ -53,7 +53,7 @@ class Recommender:
     Args:
         model: a name of `llpauc.models.MODELS`; by default that of the recipe.
         loss: a name of `llpauc.losses.LOSSES`; by default that of the recipe. Models without
-            training ignore it.
+            training have none.
         recipe: a name of `llpauc.recommend.recipes.RECIPES`, whose settings are used where none
             are given: auto (good for the data), paper (as in the paper), or none (the defaults of
             the options). Models without training have no recipe.
@@ -89,7 +89,16 @@ class Recommender:
         self.hold_out, self.refit, self.parameters = hold_out, refit, parameters
         choose(RECIPES, recipe, "recipe")
         if recipe == "none":
-            self.model, self.loss, self.refit = model or "mf", loss or "llpauc", bool(refit)
+            self.model, self.refit = model or "mf", bool(refit)
+        if self.model is not None and not MODELS[self.model].trained:
+            for name, value in (("loss", loss), ("recipe", recipe)):
+                if value not in (None, "auto", "none"):
+                    raise InputError(
+                        f"{model} has no {name}, got {name}={value!r}; leave it out, or choose a"
+                        f" trained model: {listing(trained_models())}"
+                    )
+        elif recipe == "none":
+            self.loss = loss or "llpauc"
         if not 0 <= hold_out < 1:
             raise InputError(f"hold_out must be in [0, 1), got {hold_out!r}")
         split_rule(how, valid=hold_out, test=0.0)
@@ -104,6 +113,8 @@ class Recommender:
         return {**{name: getattr(self, name) for name in self._FACADE}, **self.parameters}
 
     def set_params(self, **params: Any) -> Recommender:
+        if not MODELS[params.get("model") or "mf"].trained:
+            params = {"loss": None, **params}
         checked = Recommender(**{**self.get_params(), **params})
         for name in (*self._FACADE, "parameters"):
             setattr(self, name, getattr(checked, name))
@@ -129,7 +140,7 @@ class Recommender:
         """This recommender with the settings of its recipe for these events, where none are given;
         its recipe is then none."""
         if self.recipe == "none" or (self.model is not None and not MODELS[self.model].trained):
-            settings = {"model": self._model("mf"), "loss": self.loss or "llpauc"}
+            settings: dict[str, Any] = {"model": self._model("mf"), "loss": self.loss}
         else:
             settings = RECIPES[self.recipe](split.train, split.valid)
             if self.loss not in (None, settings["loss"]):
