@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy import sparse
 
+from llpauc.data.columns import printable
 from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
@@ -58,17 +59,17 @@ def open_prepared(path: str | os.PathLike[str]) -> Split:
     """The split in a prepared folder, its columns mapped into memory.
 
     The SHA-256 of every file, the counts and the range of every index are checked; an error names
-    the damaged file. A file that is truncated later ends the process with a message.
+    the damaged file. A file that is truncated later ends the process with a message that names it.
     """
 
     def read(folder: VerifiedFolder) -> Split:
         for name in folder.files:
             folder.verify(name)
+        _exit_on_bus_error(folder.path / name for name in folder.files)
         split = _mapped_split(folder.path, folder.manifest)
         folder.check_in_place()
         return split
 
-    _exit_on_bus_error()
     return read_folder(path, PREPARED_DATA, read)
 
 
@@ -88,38 +89,59 @@ def _mapped_split(folder: Path, manifest: Mapping[str, Any]) -> Split:
     return Split(train, parts.get("valid"), parts.get("test"), notes)
 
 
-_BUS_ERROR = (
-    "llpauc: error: a file of prepared data became shorter, or the disk failed, while it was read;"
-    f" {_REMEDY}\n"
-).encode()
-_handler: Any = None  # of SIGBUS; must exist as long as the process
+_BUS_ERROR = "became shorter, or the disk failed, while it was read"
+# Of the handler of SIGBUS, which needs them as long as the process runs
+_handlers: list[Any] = []
+_mapped_files: dict[bytes, tuple[int, npt.NDArray[np.uint8]]] = {}  # path -> size, message
 
 
-def _exit_on_bus_error() -> None:
-    """Print a line and exit with code 1 where the system would kill the process with SIGBUS.
+def _exit_on_bus_error(files: Iterable[Path]) -> None:
+    """Print a line that names the file and exit with code 1 where the system would kill the
+    process with SIGBUS, because one of these mapped files or of earlier ones was truncated.
 
     Python runs its signal handlers only after the failed instruction, so this one is compiled.
     """
-    global _handler
-    if _handler is not None or signal.getsignal(signal.SIGBUS) is not signal.SIG_DFL:
+    if not _handlers and signal.getsignal(signal.SIGBUS) is not signal.SIG_DFL:
         return
     import numba
 
     libc = ctypes.CDLL(None)
-    write, leave, install = libc.write, libc._exit, libc.signal
-    write.argtypes, write.restype = (ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t), ctypes.c_long
-    leave.argtypes, leave.restype = (ctypes.c_int,), None
-    install.argtypes, install.restype = (ctypes.c_int, ctypes.c_size_t), ctypes.c_size_t
-    text = np.frombuffer(_BUS_ERROR, np.uint8)  # of a constant, which is never freed
-    address, size = text.ctypes.data, len(text)
+    number, address = ctypes.c_int, ctypes.c_size_t
+    write, leave, install, open_file, seek = (
+        getattr(libc, name) for name in ("write", "_exit", "signal", "open", "lseek")
+    )
+    write.argtypes, write.restype = (number, address, address), ctypes.c_long
+    leave.argtypes, leave.restype = (number,), None
+    install.argtypes, install.restype = (number, address), address
+    open_file.argtypes, open_file.restype = (address, number), number
+    seek.argtypes, seek.restype = (number, ctypes.c_long, number), ctypes.c_long
+
+    def message(what: str) -> npt.NDArray[np.uint8]:
+        return np.frombuffer(f"llpauc: error: {what} {_BUS_ERROR}; {_REMEDY}\n".encode(), np.uint8)
+
+    for path in files:
+        name = os.fsencode(path.resolve()) + b"\0"
+        _mapped_files[name] = path.stat().st_size, message(f"{printable(str(path))}:")
+    known = [
+        (np.frombuffer(name, np.uint8).ctypes.data, size, text.ctypes.data, len(text))
+        for name, (size, text) in _mapped_files.items()
+    ]
+    table = np.array(known, np.uint64)
+    unknown = message("a file of prepared data")
+    unknown_text, unknown_length = unknown.ctypes.data, len(unknown)
 
     @numba.cfunc("void(int32)")
-    def handler(number: int) -> None:
-        write(2, address, size)
+    def handler(signal_number: int) -> None:
+        for row in range(len(table)):
+            file = open_file(table[row, 0], 0)
+            if file >= 0 and seek(file, 0, 2) < table[row, 1]:
+                write(2, table[row, 2], table[row, 3])
+                leave(1)
+        write(2, unknown_text, unknown_length)
         leave(1)
 
     install(signal.SIGBUS, handler.address)
-    _handler = handler
+    _handlers.append((handler, unknown))
 
 
 def write_columns(path: Path, columns: Mapping[str, pa.Array]) -> None:
