@@ -382,6 +382,12 @@ def test_update_command_without_new_pairs_changes_nothing(run, tmp_path, capsys)
     assert main(["update", run, events]) == 0
     assert "nothing new" in capsys.readouterr().err
     assert files(tmp_path / "run") == before
+    out = tmp_path / "next"  # where an older run must not stay
+    assert main(["update", run, events, "--out", str(out)]) == 0
+    users = sorted(OLD.user_ids)
+    expected, written = (Recommender.load(r).recommend(users) for r in (run, out))
+    assert written[0].tolist() == expected[0].tolist()
+    assert written[1].tobytes() == expected[1].tobytes()
 
 
 def test_update_command_takes_a_single_event(run, tmp_path):

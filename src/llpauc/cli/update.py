@@ -87,9 +87,10 @@ def update(
         }
         if not len(added.new):
             log.info(f"nothing new in {events}: {run} has all its pairs and is not changed")
-            if json:
-                print_json({**facts, "run": run})
-            return
+            if out is None:
+                if json:
+                    print_json(facts)
+                return
         history = recommender.history
         interrupted = history is not None and history.signal is not None
         if interrupted:

@@ -1,7 +1,8 @@
 """kill -9 at ten moments of each long command; part of `make faults`, as it takes minutes.
 
 The moments are fractions of the time that the same command needs uninterrupted, most of them late,
-where results are written. Every kill starts from the same files.
+where results are written. Every kill starts from the same files. `tune` and `leaderboard`, which
+continue, are instead killed again and again in one folder, each time at a change of its files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from tests.datasets import taste_split
 from tests.system.faults.runs import fingerprint, words
 
 FRACTIONS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.99)
-_TIMEOUT = 300.0  # seconds, for a busy machine
+_TIMEOUT = 600.0  # seconds, for a busy machine
 _ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
 
 
@@ -65,7 +66,7 @@ class Killed:
         self.seconds = time.monotonic() - begun
         self.whole = self.work.rename(folder.with_name("whole"))
 
-    def states(self) -> list[float]:
+    def states(self) -> Iterator[float]:
         """Kill the command at every moment; yields the fraction with the files as they are left."""
         for fraction in FRACTIONS:
             while True:
@@ -80,6 +81,28 @@ class Killed:
                 self.check_ended(process)  # it was faster than before
                 self.seconds = min(self.seconds, time.monotonic() - begun)
             yield fraction
+
+    def states_of_one_folder(self, name: str) -> Iterator[int]:
+        """Kill the command ten times in one folder, after more and more changes of its files; once
+        it has reached its end, again from few changes on, which are then the last ones. Yields the
+        number of changes."""
+        self._fresh()
+        target, kills, until = self.work / name, 0, 1
+        while kills < len(FRACTIONS):
+            process, _ = self._start()
+            sizes, changes = _sizes(target), 0
+            while process.poll() is None and changes < until:
+                time.sleep(0.002)
+                now = _sizes(target)
+                changes, sizes = changes + (now != sizes), now
+            process.kill()
+            process.wait()
+            if process.returncode == -signal.SIGKILL:
+                kills, until = kills + 1, until + 3
+                yield changes
+            else:
+                self.check_ended(process)
+                until = 1
 
     def finish(self, *more: str) -> None:
         """Run the same command to its end."""
@@ -118,6 +141,24 @@ def files(tmp_path: Path) -> Path:
     folder.mkdir()
     write_events(folder / "events.csv")
     return folder
+
+
+def _sizes(folder: Path) -> dict[Path, int]:
+    """The files of a folder, also hidden ones that are being written, and their sizes."""
+    sizes = {}
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            sizes[path] = path.stat().st_size
+    return sizes
+
+
+def check_complete(folder: Path) -> int:
+    """Check that no file is cut off, and return their number; hidden ones are temporary."""
+    ends = {".png": b"IEND\xaeB`\x82", ".csv": b"\n", ".md": b"\n", ".json": b"}\n", ".toml": b"\n"}
+    files = [path for path in folder.rglob("[!.]*") if path.suffix in ends]
+    for path in files:
+        assert path.read_bytes().endswith(ends[path.suffix]), path
+    return len(files)
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -226,20 +267,22 @@ def _trials(folder: Path) -> dict[int, tuple[str, float | None]]:
 
 
 def test_tune_killed_at_ten_moments_keeps_every_finished_trial(files):
-    arguments = ["tune", "events.csv", "--out", "tuned", "--models", "mf", "--epochs", "3"]
-    arguments += ["--trials", "4", "--budget", "10m", "--pruner", "none"]
+    arguments = ["tune", "events.csv", "--out", "tuned", "--models", "mf", "--epochs", "2"]
+    arguments += ["--trials", "3", "--budget", "30m", "--pruner", "none"]
     killed = Killed(files, arguments)
-    results, outcomes = set(os.listdir(killed.whole / "tuned")), []
-    for _ in killed.states():
-        before = _trials(killed.work / "tuned")
-        left = set(os.listdir(killed.work / "tuned")) if (killed.work / "tuned").exists() else set()
-        outcomes.append(f"{len(before)} trials" + ", report" * ("report.html" in left))
-        killed.finish()
-        after = _trials(killed.work / "tuned")
-        assert {number: after[number] for number in before} == before
-        assert len(after) == 4
-        found = {name for name in os.listdir(killed.work / "tuned") if not name.startswith(".")}
-        assert found == results
+    results, outcomes, trials = set(os.listdir(killed.whole / "tuned")), [], {}
+    tuned = killed.work / "tuned"
+    for _ in killed.states_of_one_folder("tuned"):
+        written = check_complete(tuned)
+        now = _trials(tuned)
+        assert {number: now[number] for number in trials} == trials
+        trials = now
+        outcomes.append(f"{len(trials)} trials, {written} results")
+    killed.finish()
+    after = _trials(tuned)
+    assert {number: after[number] for number in trials} == trials
+    assert sum(value is not None for _, value in after.values()) >= 3
+    assert {name for name in os.listdir(tuned) if not name.startswith(".")} == results
     report("tune", killed, outcomes)
 
 
@@ -288,14 +331,15 @@ def test_leaderboard_killed_at_ten_moments_gives_the_same_table(files):
     arguments = ["leaderboard", "--data", "data", "--out", "out", "--only", "amazon-health"]
     arguments += ["--methods", "popularity,itemknn,bpr", "--quick", "--seeds", "1,2"]
     killed = Killed(files, [*arguments, "--workers", "1"])
-    expected, outcomes = _table(killed.whole / "out"), []
-    for _ in killed.states():
-        out = killed.work / "out"
-        saved = {path: path.read_bytes() for path in (out / "cells").glob("[!.]*.json")}
-        has_table = (out / "leaderboard.csv").exists()
-        assert not has_table or _table(out) == expected
-        outcomes.append(f"{len(saved)} cells" + ", table" * has_table)
-        killed.finish()
-        assert {path: path.read_bytes() for path in saved} == saved  # nothing was run twice
-        assert _table(out) == expected
+    expected, outcomes, cells = _table(killed.whole / "out"), [], {}
+    out = killed.work / "out"
+    for _ in killed.states_of_one_folder("out"):
+        written = check_complete(out)
+        assert {path: path.read_bytes() for path in cells} == cells  # nothing was run twice
+        cells = {path: path.read_bytes() for path in (out / "cells").glob("[!.]*.json")}
+        assert not (out / "leaderboard.csv").exists() or _table(out) == expected
+        outcomes.append(f"{len(cells)} cells, {written - len(cells)} results")
+    killed.finish()
+    assert {path: path.read_bytes() for path in cells} == cells
+    assert _table(out) == expected
     report("leaderboard", killed, outcomes)
