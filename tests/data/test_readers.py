@@ -285,8 +285,8 @@ def by_the_csv_module(content: bytes, width: int) -> list[tuple[str, ...]] | Non
     """
     try:
         text = io.StringIO(content.decode("utf-8-sig"), newline="")
-        outside = re.sub(r'"[^"]*("|$)', '"', text.getvalue())
-        blanks = re.search(r"(^|[,\r\n]) | ([,\r\n]|$)", outside) is not None
+        unquoted = re.sub(r'"[^"]*("|$)', '"', text.getvalue())
+        blanks = re.search(r"(^|[,\r\n]) | ([,\r\n]|$)", unquoted) is not None
         reader = csv.reader(text, strict=True, skipinitialspace=blanks)
         rows = [[f.strip(" ") if blanks else f for f in row] for row in reader if row][1:]
     except (csv.Error, UnicodeDecodeError):

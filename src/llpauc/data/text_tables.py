@@ -295,8 +295,8 @@ def scan(path: Path, quoted_delimiter: str | None) -> Scan:
                 pairs += chunk.count(b"\r\n")
                 chunk = chunk.replace(b"\r\n", b"\n")
             if around is not None and not outer_blanks:
-                outside = _QUOTED.sub(b'"', b'"' + chunk if inside else chunk)
-                outer_blanks = around.search(outside) is not None
+                unquoted = _QUOTED.sub(b'"', b'"' + chunk if inside else chunk)
+                outer_blanks = around.search(unquoted) is not None
             if quoted_delimiter is not None and (inside or b'"' in chunk):
                 quotes = True
                 text = np.frombuffer(b"\n" + chunk + b"\n", np.uint8)
