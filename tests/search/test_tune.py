@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from dataclasses import replace
@@ -932,3 +933,22 @@ def test_make_sampler_draws_depend_on_the_trial_number():
             study.add_trial(optuna.trial.create_trial(value=0.0))
         draws.append(study.ask().suggest_float("x", 0, 1))
     assert draws[0] == draws[1] != draws[2]
+
+
+def test_open_storage_does_not_wait_for_a_killed_process(tmp_path, monkeypatch):
+    """Also by a relative path: the lock of a process that was killed while it wrote is removed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(studies, "_LOCK_GRACE", 3)
+    os.mkdir("out")
+    storage = studies.open_storage("out/study.journal")
+    optuna.create_study(study_name="one", storage=storage)
+    assert storage._backend._lock.acquire()  # and never released
+    writer = threading.Thread(
+        target=lambda: optuna.create_study(
+            study_name="two", storage=studies.open_storage("out/study.journal")
+        ),
+        daemon=True,
+    )
+    writer.start()
+    writer.join(60)
+    assert not writer.is_alive()

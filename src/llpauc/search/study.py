@@ -117,7 +117,8 @@ def open_storage(storage: str) -> BaseStorage:
     check_storage(storage)
     try:
         if "://" not in storage:
-            lock = JournalFileSymlinkLock(storage, _LOCK_GRACE)
+            # Optuna looks for the file through its link, from another folder than this process.
+            lock = JournalFileSymlinkLock(os.path.abspath(storage), _LOCK_GRACE)
             return JournalStorage(JournalFileBackend(storage, lock))
         waits = {"timeout": _SQLITE_TIMEOUT} if storage.startswith("sqlite") else {}
         return RDBStorage(storage, engine_kwargs={"connect_args": waits})
