@@ -209,7 +209,9 @@ class _Run:
         self.engine: Engine | None = None
         self._partition: Partition | None = None
         if self.processes.world_size > 1:
-            self._partition = Partition(model, loss, train, options, self._chances, self.processes)
+            self._partition = Partition(
+                model, loss, self.events, options, self._chances, self.processes
+            )
         elif options.device == "cpu":
             self.engine = CpuEngine(model, loss, self.sampler, train, options)
         else:
