@@ -214,11 +214,10 @@ class ModelEntry:
         blended = parse_blend(getattr(options, "blend", None))
         if not blended:
             return model
-        from llpauc.models.blend import Blend
-
         weights = {name: given.pop("weight", None) for name, given in blended.items()}
         others = {n: MODELS[n].make(MODELS[n].Options(**given)) for n, given in blended.items()}
-        return Blend(model, others, weights)
+        blend: Model = import_object("llpauc.models.blend:Blend")(model, others, weights)
+        return blend
 
 
 MODELS: Registry[ModelEntry] = Registry(
