@@ -373,7 +373,9 @@ def count_rows(case: Case) -> int:
     if case.name.endswith((".txt", ".dat", ".data", ".jsonl")):
         return len(lines)
     with wide_fields():
-        rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+        delimiter = "\t" if case.name.endswith(".tsv") else ","
+        read = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        rows = [row for row in read if row]
     return len(rows) - any(word in rows[0] for word in ("user", "item"))
 
 
