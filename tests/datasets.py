@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from llpauc.data.interactions import Interactions, Split
@@ -90,3 +91,31 @@ def new_network(model: str, train: Interactions, seed: int = 0, **options) -> Em
 def scorer_of(model: str, data: object, **options) -> Scorer:
     """The scorer of a model without training."""
     return MODELS[model].load().scorer_of(data, **options)
+
+
+SHOP_WEIGHTS = {"view": 1.0, "cart": 3.0, "purchase": 10.0}
+
+
+def shop_log(seed: int = 0, n_users: int = 700, n_items: int = 400) -> pd.DataFrame:
+    """A shop's events over 100 days: views follow fashion, purchases follow taste.
+
+    A user views items in proportion to their fashion, which is the same for all users, and buys
+    items of one taste, each after a view some days before.
+    """
+    rng, tastes = np.random.default_rng(seed), 8
+    taste_of_user, taste_of_item = rng.integers(tastes, size=n_users), np.arange(n_items) % tastes
+    fashion = rng.pareto(1.0, n_items) + 0.05
+    rows: list[tuple[int, int, str, float]] = []
+    for user in range(n_users):
+        viewed = rng.choice(n_items, rng.poisson(25) + 3, p=fashion / fashion.sum())
+        rows += [(user, item, "view", rng.uniform(0, 100)) for item in viewed]
+        liked = np.flatnonzero(taste_of_item == taste_of_user[user])
+        for item in rng.choice(liked, min(rng.poisson(5) + 1, len(liked)), replace=False):
+            day, before = rng.uniform(0, 100), rng.exponential(8.0)
+            rows.append((user, item, "view", max(day - before, 0.0)))
+            if rng.random() < 0.5:
+                rows.append((user, item, "cart", max(day - before / 2, 0.0)))
+            rows.append((user, item, "purchase", day))
+    log = pd.DataFrame(rows, columns=["user", "item", "event_type", "timestamp"])
+    log["timestamp"] = 1.7e9 + 86400 * log["timestamp"].round(3)
+    return log.sort_values("timestamp", ignore_index=True)

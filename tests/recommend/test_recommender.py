@@ -705,7 +705,7 @@ def test_fit_half_life_needs_all_timestamps_or_none():
     for data in (some, Split(timed, TRAIN)):
         with pytest.raises(InputError, match="half_life needs a timestamp for every event"):
             Recommender(recipe="none", **QUICK, half_life=5.0).fit(data)
-    mixed = TRAIN.stored_shuffled(TRAIN.matrix)
+    mixed = TRAIN.stored_shuffled(matrix=TRAIN.matrix)
     for model in ("mf", "recent_popularity"):
         with pytest.raises(InputError, match="stored in random order"):
             Recommender(model, recipe="none", half_life=5.0).fit(mixed)

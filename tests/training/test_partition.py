@@ -80,20 +80,23 @@ def test_partition_trains_each_user_with_each_item_once_per_epoch(size):
     for index in range(size):
         model = MODELS["mf"].load().Network(train, MODELS["mf"].Options(dimensions=4), 0)
         group = _Counting(index, size)
-        partition = Partition(model, make_loss("bpr"), train, options, None, group)
+        weights = np.arange(len(train), dtype=np.float32)
+        partition = Partition(model, make_loss("bpr"), train, options, None, group, weights)
         partition.begin_epoch(1, 0)
         held = []
         while partition.round < partition.rounds:
             _, events, order = partition.open_round(1, 0)
             assert sorted(order) == list(range(len(events)))
             users, items = events.user_ids.ids(events.users), events.item_ids.ids(events.items)
-            seen += zip(users.tolist(), items.tolist(), strict=True)
+            seen += zip(users.tolist(), items.tolist(), events.weights.tolist(), strict=True)
             held.append(set(events.item_ids.ids(range(events.n_items)).tolist()))
             partition.close_round()
         balance.append(len(seen) - sum(balance))
         assert len(set.union(*held)) == sum(map(len, held)) == train.n_items
     users, items = train.user_ids.ids(train.users), train.item_ids.ids(train.items)
-    assert sorted(seen) == sorted(zip(users.tolist(), items.tolist(), strict=True))
+    assert sorted(seen) == sorted(
+        zip(users.tolist(), items.tolist(), weights.tolist(), strict=True)
+    )
     assert max(balance) < 1.1 * min(balance)
 
 

@@ -52,6 +52,7 @@ COMMANDS = Group(
             "Inspect, split and prepare interaction files.",
             {
                 "inspect": data.inspect,
+                "clean": data.clean,
                 "split": data.split,
                 "noise": data.noise,
                 "prepare": data.prepare,

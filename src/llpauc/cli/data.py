@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from json import dumps
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +19,7 @@ from llpauc.cli.console import (
     progress,
 )
 from llpauc.cli.data_options import FileFormat, SplitOptions, TableOptions
-from llpauc.cli.system import check_file, check_folder
+from llpauc.cli.system import check_file, check_folder, make_folder_of
 from llpauc.options import Count
 
 if TYPE_CHECKING:
@@ -98,6 +101,54 @@ def split(
     _print_counts({"": parts}, out, json)
 
 
+def clean(path: str, out: str, *, table: TableOptions, json: bool = False) -> None:
+    """Drop events of a file, write the others, and report what was dropped.
+
+    `data inspect` finds what to drop, and names the options.
+
+    Args:
+        path: a file of interactions
+        out: the file to write: .csv, .tsv, .inter or .parquet; the report is next to it, in
+            OUT.report.json
+        json: print the report as JSON
+    """
+    from llpauc.data import filters
+    from llpauc.data.writers import WRITERS, write_events
+    from llpauc.errors import InputError, choose
+    from llpauc.storage.atomic import atomic_write
+
+    choose(WRITERS, Path(out).suffix.removeprefix("."), "format of the file")
+    limits = table.filters()
+    if not dict(limits.limits()):
+        raise InputError(
+            "nothing to drop; give an option such as --max-events-per-user 2000, which"
+            " llpauc data inspect names"
+        )
+    report_file = f"{out}.report.json"
+    for file in (out, report_file):
+        check_file(file, path)
+    unfiltered = replace(table, **vars(filters.Filters()))
+    read = _single(unfiltered, path, warn_low_ratings=False)
+    events = read.interactions
+    left, dropped = filters.clean({"data": events}, limits)
+    report = {
+        "path": path,
+        "out": out,
+        "rows read": read.rows_read,
+        "rows rejected": read.rows_rejected,
+        "dropped": dropped,
+        "events left": len(left["data"]),
+        "users dropped": events.n_users - left["data"].n_users,
+        "items dropped": events.n_items - left["data"].n_items,
+    }
+    make_folder_of(out)
+    write_events(left["data"], out)
+    with atomic_write(Path(report_file)) as temporary:
+        temporary.write_text(dumps(report, indent=2) + "\n", encoding="utf-8")
+    rows = [*dropped.items(), *((n, v) for n, v in report.items() if isinstance(v, int))]
+    print_result(report, json, TableData(f"wrote {out}", ["", "count"], [list(r) for r in rows]))
+
+
 def noise(
     path: str,
     out: str,
@@ -169,6 +220,10 @@ def prepare(
 
     if options.k_core > 1:
         raise InputError("--k-core needs all events in memory; use it with llpauc data split")
+    for name in table.rules():
+        raise InputError(
+            f"--{name} is for the prepared folder; give it to llpauc train or evaluate"
+        )
     check_folder(out, *files)
     with progress(f"preparing {out}"):
         manifest = prepare_files(
@@ -177,7 +232,7 @@ def prepare(
             how=options.how,
             seed=options.seed,
             memory=memory,
-            min_rating=table.min_rating,
+            filters=table.filters(),
             held_out_users=held_out_users,
             reading=table.reading(),
             **options.sizes,

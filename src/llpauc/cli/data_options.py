@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from annotated_types import Ge, Lt
 
 from llpauc.cli.console import log, progress
-from llpauc.options import Choices, Count, NonNegativeInt
+from llpauc.options import Choices, Count, NonNegativeInt, options_of
 
 if TYPE_CHECKING:
+    from llpauc.data.filters import Filters
     from llpauc.data.interactions import Split
     from llpauc.data.readers import Reading
     from llpauc.data.sources import ReadOptions
@@ -37,8 +38,22 @@ class TableOptions:
         timestamp: column of the timestamps: seconds, or ISO dates
         delimiter: column separator: one to four characters, or comma, tab, semicolon, pipe or space
         header: whether the first row holds the column names
+        weight: column of the weights of events, at least 0; those of repeated events add up
+        event_type: column of the types of events, such as view and purchase
+        event_weights: weight of an event of each type, such as view=1,cart=3,purchase=10
+        log_weights: the weight of a user-item pair is log(1 + the sum of the weights of its events)
+        exclude: items of a user that are left out of the list: all with an event, none, or those
+            with an event of these types; by default the type with the highest weight, or all
+            without types
+        relevant: types, separated by commas, that count as hits in the evaluated part; by default
+            every event with a weight above 0
         bad_rows: what to do with a row that cannot be read: stop with an error, or skip and count
         min_rating: drop events with a lower rating; all remaining events are positives
+        drop_duplicates: drop events that are equal to an earlier one in every column
+        since: drop events before this time: a date such as 2026-01-31, or a number
+        until: drop events after this time
+        max_events_per_user: drop users with more events: bots and test accounts
+        min_item_events: drop items with fewer events
     """
 
     format: Annotated[str, Choices("llpauc.data.columns:FORMAT_NAMES")] | None = None
@@ -46,17 +61,39 @@ class TableOptions:
     item: str | None = None
     rating: str | None = None
     timestamp: str | None = None
+    weight: str | None = None
+    event_type: str | None = None
+    event_weights: str | None = None
+    log_weights: bool = False
+    exclude: str | None = None
+    relevant: str | None = None
     delimiter: str | None = None
     header: Literal["yes", "no"] | None = None
     bad_rows: Literal["error", "skip"] = "error"
     min_rating: float | None = None
+    drop_duplicates: bool = False
+    since: str | None = None
+    until: str | None = None
+    max_events_per_user: Count | None = None
+    min_item_events: Count | None = None
 
     def reading(self) -> ReadOptions:
         """The keyword arguments of the readers."""
         header = None if self.header is None else self.header == "yes"
-        options: Any = {**asdict(self), "header": header}
-        del options["min_rating"]
-        return cast("ReadOptions", options)
+        after = {"exclude", "relevant", *vars(self.filters())}  # what is done after reading
+        options: Any = {n: value for n, value in vars(self).items() if n not in after}
+        return cast("ReadOptions", {**options, "header": header})
+
+    def filters(self) -> Filters:
+        """Which events are dropped after reading."""
+        from llpauc.data.filters import Filters
+
+        return Filters(**{field.name: getattr(self, field.name) for field in fields(Filters)})
+
+    def rules(self) -> dict[str, str]:
+        """The rules of the events that are given."""
+        given = {"exclude": self.exclude, "relevant": self.relevant}
+        return {name: value for name, value in given.items() if value is not None}
 
     def changed(self) -> dict[str, Any]:
         """The options that differ from their defaults."""
@@ -73,19 +110,23 @@ class TableOptions:
     def or_else(self, recorded: Any) -> TableOptions:
         """With the options of a run, from its meta.json, where none is given."""
         from llpauc.errors import InputError
-        from llpauc.storage.run_folder import finite_number
 
-        options = {} if recorded is None else recorded
+        options, known = {} if recorded is None else recorded, options_of(TableOptions)
         if not isinstance(options, dict):
             raise InputError("meta.json of the run: reading is not a table of options")
         for name, value in options.items():
-            is_number, is_text = finite_number(value) is not None, isinstance(value, str)
-            if name not in asdict(self) or not (is_number if name == "min_rating" else is_text):
-                raise InputError(f"meta.json of the run: reading has {name!r}: {value!r:.50}")
-        given = self.changed()
+            try:
+                known[name].check(value)
+            except (KeyError, InputError):
+                raise InputError(
+                    f"meta.json of the run: reading has {name!r}: {value!r:.50}"
+                ) from None
+        given = {*self.changed(), "max_events_per_user", "min_item_events"}  # of a whole log
         more = {name: value for name, value in options.items() if name not in given}
         if more:
-            flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in more.items())
+            flags = " ".join(
+                f"--{k.replace('_', '-')}{'' if v is True else f' {v}'}" for k, v in more.items()
+            )
             log.info(f"read as the data of the run: {flags}")
         return replace(self, **more)
 
@@ -114,7 +155,7 @@ class TableOptions:
             data = load(path, **self.reading())
         for text in data.notes:
             log.info(text)
-        data = self._filter_ratings(data, warn_low_ratings)
+        data = self._filter(data, path, warn_low_ratings)
         events = data.train if isinstance(data, Split) else data.interactions
         for kind, ids in (("user", events.user_ids), ("item", events.item_ids)):
             if len(ids) < min_ids:
@@ -140,24 +181,35 @@ class TableOptions:
         data = self.load(path, min_ids=min_ids)
         return data if isinstance(data, Split) else Split(data.interactions)
 
-    def _filter_ratings(self, data: Reading | Split, warn: bool) -> Reading | Split:
+    def _filter(self, data: Reading | Split, path: str, warn: bool) -> Reading | Split:
+        """Drop events, and apply the rules of the event types."""
         from llpauc.data import filters
         from llpauc.data.interactions import Split
+        from llpauc.errors import InputError
 
-        if self.min_rating is None:
-            events = data.train if isinstance(data, Split) else data.interactions
-            if warn and (low := filters.rated_low(events)) is not None:
-                log.info(
-                    f"{low.events:,} of {len(events):,} events are rated below {low.middle:g}"
-                    f" ({low.least:g} to {low.most:g}) and count as positives; --min-rating drops"
-                    " such events"
-                )
-            return data
+        parts = data.parts if isinstance(data, Split) else {"data": data.interactions}
+        events = next(iter(parts.values()))
+        limits = self.filters()
+        unweighted = self.min_rating is None and self.weight is None
+        if warn and unweighted and (low := filters.rated_low(events)) is not None:
+            log.info(
+                f"{low.events:,} of {len(events):,} events are rated below {low.middle:g}"
+                f" ({low.least:g} to {low.most:g}) and count as positives; --min-rating drops"
+                " such events"
+            )
+        if events.shuffled and (given := [name for name, _ in limits.limits()]):
+            flag = given[0].replace("_", "-")
+            raise InputError(f"{path}: --{flag} is for raw files; give it to llpauc data prepare")
+        parts, dropped = filters.clean(parts, limits)
+        for text, count in dropped.items():
+            log.info(f"{path}: dropped {count:,} {text}")
+        if rules := self.rules():
+            parts = {name: part.with_rules(**rules) for name, part in parts.items()}
+        if events.weights is not None:
+            log.info(f"left out of the lists: {next(iter(parts.values())).rules.excluded_text}")
         if isinstance(data, Split):
-            parts = {n: filters.rated_at_least(p, self.min_rating) for n, p in data.parts.items()}
-            return Split.of(**parts, notes=data.notes)
-        filtered = filters.rated_at_least(data.interactions, self.min_rating)
-        return replace(data, interactions=filtered)
+            return Split(**parts, notes=data.notes)
+        return replace(data, interactions=parts["data"])
 
 
 @dataclass(frozen=True)

@@ -139,6 +139,8 @@ def evaluate(
             "path": path,
             "on": on,
             "mask": mask,
+            "exclude": split.train.rules.excluded_types,
+            "relevant": split.train.rules.relevant or "all",
             "history": history,
             "recent": {"half_life": recency.half_life, "by": recency.by, "chosen on": recency.on},
             "users left out": first.n_without_targets,
@@ -154,7 +156,7 @@ def evaluate(
     )
     if not json:
         log.info(
-            f"masked: {full_ranking.MASKS[mask].description};"
+            f"masked: {full_ranking.MASKS[mask].description}{_types_text(split)};"
             f" {first.n_without_targets:,} users without a {on} item are left out"
         )
         log.info(f"the models learned from: {HISTORIES[history]}")
@@ -174,6 +176,15 @@ def evaluate(
 
         figure = compare_models(summaries, list(first.values)[:3], f"{path}, {on} users")
         log.info(f"wrote {save(figure, plot)}")
+
+
+def _types_text(split: Split) -> str:
+    """What the event types change in an evaluation, or ""."""
+    rules = split.train.rules
+    if not rules.type_weights:
+        return ""
+    relevant = rules.relevant or "every event with a weight above 0"
+    return f" (exclude: {rules.excluded_types}); relevant: {relevant}"
 
 
 def _measure_all(
@@ -231,7 +242,7 @@ def _warning_if_recent_is_better(
     metric = METRIC if METRIC in topk else topk[0]
     scores = recent_counts(parts, recency.half_life, recency.by)
     masked = MASKS[first.mask].matrix(split, first.on)
-    recent = one_list_values(scores, split.parts[first.on].matrix, masked, metric)
+    recent = one_list_values(scores, split.parts[first.on].targets, masked, metric)
     beaten = [name for name, r in results.items() if clearly_better(recent, r.values[metric])]
     if not beaten:
         return None

@@ -27,6 +27,7 @@ def recommend(
     k: Count = 20,
     out: str | None = None,
     seen: bool = False,
+    exclude: str | None = None,
     allow: str | None = None,
     deny: str | None = None,
     memory_mb: Positive = 1024.0,
@@ -47,6 +48,8 @@ def recommend(
         out: write to this file (.tsv, .csv, .parquet, .jsonl or .trec; text files may end in .gz)
             instead of the screen
         seen: recommend items that a user already has, too
+        exclude: which items of a user are left out: all that the user has an event with, none, or
+            those with an event of these types; by default as the run was trained
         allow: recommend only these items
         deny: do not recommend these items
         memory_mb: memory limit for scores and lists, besides the model
@@ -76,7 +79,9 @@ def recommend(
     check_file(out)
     if out is not None:
         list_format(out)
-    fitted = load_run(run)
+    fitted = load_run(run).excluding(exclude)
+    if fitted.types is not None and not seen:
+        log.info(f"left out of the lists: {fitted.rules.excluded_text}")
     hidden = hidden_items(
         len(fitted.item_ids),
         _known_items(fitted, "--allow", allowed),

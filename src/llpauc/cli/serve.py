@@ -26,6 +26,7 @@ def serve(
     require_signature: bool = False,
     key_file: str | None = None,
     items: str | None = None,
+    exclude: str | None = None,
     tuning: str | None = None,
     json: bool = False,
 ) -> None:
@@ -43,6 +44,8 @@ def serve(
         require_signature: refuse a run that is not signed (llpauc sign), also on a reload
         key_file: file with the key of the signature (else LLPAUC_SIGNING_KEY)
         items: CSV or TSV file with the columns item and title, for the page
+        exclude: items of a user that are left out of the list: all, none, or those with an event of
+            these types; by default as the run was trained
         tuning: folder written by llpauc tune, for the page
         json: print the messages as JSON, one per line
     """
@@ -53,7 +56,7 @@ def serve(
         raise InputError("--key-file is the key of a signature; give --require-signature too")
     with _signals_while_loading():
         signing_key = read_signing_key(key_file) if require_signature else None
-        _serve(run, host, port, api_key_file, signing_key, items, tuning, json)
+        _serve(run, host, port, api_key_file, signing_key, items, exclude, tuning, json)
 
 
 def _serve(
@@ -63,6 +66,7 @@ def _serve(
     api_key_file: str | None,
     signing_key: str | None,
     items: str | None,
+    exclude: str | None,
     tuning: str | None,
     json: bool,
 ) -> None:
@@ -83,7 +87,7 @@ def _serve(
     check_run_fits_memory(run)
     if json:
         logging.getLogger("llpauc").handlers = [_JSONHandler()]
-    serve_run(run, host, port, api_key_file, titles, trials, signing_key)
+    serve_run(run, host, port, api_key_file, titles, trials, signing_key, exclude)
 
 
 @contextmanager

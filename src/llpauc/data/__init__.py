@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "demo": "demo_data",
-    "filters": "k_core rated_at_least",
+    "filters": "Filters clean k_core rated_at_least",
     "formats": "FORMATS",
     "ids": "IdMap Indices",
     "inspection": "Inspection inspect",
-    "interactions": "Interactions Split",
+    "interactions": "EventRules Interactions Split",
     "noise": "clean_and_noise write_pair",
     "out_of_core": "prepare",
     "prepared": "open_prepared",

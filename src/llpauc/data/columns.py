@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +20,8 @@ Column = str | int | None
 ValueKind = Literal["number", "date"]
 # The names in `llpauc.data.formats.FORMATS`, for help texts: that module takes long to import.
 FORMAT_NAMES = ("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet", "jsonl")
-ROLES = ("user", "item", "rating", "timestamp")
+ROLES = ("user", "item", "rating", "timestamp", "weight", "event_type")
+_DETECTED = ROLES[:4]  # the others are used only if they are requested
 SAMPLE_ROWS = 200  # that are used for detection
 EPOCH = 1e8  # seconds: larger numbers are dates after March 1973, smaller ones may be anything
 
@@ -55,6 +56,8 @@ _DESCRIPTIVE = re.compile(
     r"review|score|segment|ship|since|size|stars?|state|status|summary|tags?|text|tier|total|type|"
     r"url|version|views|weight|year|zip"
 )
+_TYPE_NAMES = {"eventtype", "event", "type", "action", "kind", "behavior", "behaviour"}
+_WEIGHT_NAMES = {"weight", "quantity", "qty", "count", "plays", "playcount", "listens"}
 _TITLE = re.compile(r"name|title")
 _NOT_EVENTS = re.compile(r"birth|release|publish|expir|signup|regist|join|deliver|ship|due")
 _ISO_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?")
@@ -71,6 +74,7 @@ class ColumnRoles:
         notes: what was detected.
         header: the user's and the item's field in the header of a text table.
         blanks: characters that are no part of an id at its ends.
+        event_types: the types that have a weight.
     """
 
     positions: Mapping[str, int]
@@ -78,6 +82,7 @@ class ColumnRoles:
     notes: tuple[str, ...]
     header: tuple[str, str] | None = None
     blanks: str = ""
+    event_types: tuple[str, ...] = ()
 
     def kind(self, role: str) -> ValueKind:
         return self.timestamp_kind if role == "timestamp" else "number"
@@ -179,7 +184,7 @@ def detect_columns(sample: Sample, requested: Mapping[str, Column]) -> ColumnRol
     Args:
         sample: of the source.
         requested: role -> name, position from 0, or None to detect; "none" ignores a rating or
-            timestamp column.
+            timestamp column. Weights may be in the column of the ratings.
     """
     name, columns = sample.source, sample.columns
 
@@ -197,9 +202,10 @@ def detect_columns(sample: Sample, requested: Mapping[str, Column]) -> ColumnRol
         ignored = column == "none" and role in ("rating", "timestamp") and "none" not in columns
         if column is not None and not ignored:
             given[role] = _position_of(sample, role, column)
-    open_roles = [role for role in ROLES if requested[role] is None]
+    open_roles = [role for role in _DETECTED if requested[role] is None]
     detect = _detect_by_name if sample.header else _detect_by_position
-    detected = detect(sample, open_roles, set(given.values()))
+    taken = {position for role, position in given.items() if role != "weight"}
+    detected = detect(sample, open_roles, taken)
 
     # Values of detected columns that cannot be read; missing and repeated roles.
     notes = []
@@ -221,7 +227,7 @@ def detect_columns(sample: Sample, requested: Mapping[str, Column]) -> ColumnRol
             )
     role_of: dict[int, str] = {}
     for role, position in positions.items():
-        if position in role_of:
+        if position in role_of and (role_of[position], role) != ("rating", "weight"):
             raise InputError(
                 f"{name}: {sample.label(position)} cannot be both {role_of[position]} and {role}"
             )
@@ -230,8 +236,25 @@ def detect_columns(sample: Sample, requested: Mapping[str, Column]) -> ColumnRol
         f"{role} = {sample.label(position)}{' (detected)' if role in detected else ''}"
         for role, position in positions.items()
     )
+    notes += [f"{name}: {text}" for text in _unused(sample, set(role_of))]
     dated = "timestamp" in positions and sample.kind(positions["timestamp"]) == "date"
     return ColumnRoles(positions, "date" if dated else "number", (f"{name}: {choice}", *notes))
+
+
+def _unused(sample: Sample, used: set[int]) -> Iterator[str]:
+    """Notes on columns without a role that look like event types or weights."""
+    for position, column in enumerate(sample.columns if sample.header else ()):
+        name, kind, option = normalized_name(column), sample.kind(position), printable(column)
+        if position in used:
+            continue
+        if name in _TYPE_NAMES and kind is None:
+            types = dict.fromkeys(value for value in sample.values[position] if value)
+            yield (
+                f"{sample.label(position)} ({listing(map(printable, types), 3)}) is not used;"
+                f" --event-type {option} --event-weights TYPE=WEIGHT,... reads event types"
+            )
+        elif name in _WEIGHT_NAMES and kind == "number":
+            yield f"{sample.label(position)} is not used; --weight {option} reads weights"
 
 
 def _position_of(sample: Sample, role: str, column: str | int) -> int:

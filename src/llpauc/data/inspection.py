@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -12,10 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from llpauc.data.columns import EPOCH
+from llpauc.data.filters import is_duplicate
 from llpauc.data.interactions import Interactions, Split, before
 from llpauc.data.recency import choose_recency
 
 _MOST_SECONDS = 253402300799.0  # the last second of the year 9999
+_DAY = 86400.0
+_MANY_EVENTS, _MANY_MEDIANS = 200, 50  # events of a probable bot: at least, and times the median
+_EVENTS_PER_DAY, _OF_CATALOGUE = 1000, 0.5  # likewise, on active days; of at least this many items:
+_CATALOGUE = 500
+_SINGLE_FRACTION, _SINGLE_ITEMS = 0.2, 100  # of the items that have one event; in a catalogue of
+_GAP_DAYS, _GAP_RATIO, _GAP_EVENTS = 7, 5, 1000  # times the second longest; between so many events
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,7 @@ def inspect(data: Interactions | Split) -> Inspection:
     statistics["Gini of the items"] = _gini(item_events)
     described = {name: _describe(part) for name, part in parts.items()}
     odd = _odd_in_parts(parts, described)
+    odd += [*_odd_users(parts), *_odd_items(item_events), *_odd_times(parts)]
     if isinstance(data, Split):
         odd += _odd_between(data, described)
     recency = choose_recency([data] if isinstance(data, Interactions) else before(data, "test"))
@@ -117,9 +127,12 @@ def _odd_in_parts(
         statistics = described[name]
         repeated = statistics["duplicates"]
         if repeated:
+            count = "they count once" if part.weights is None else "their weights add up"
+            equal = int(is_duplicate(part).sum()) if part.timestamps is not None else 0
+            more = f"; {equal:,} are equal to another in every column (--drop-duplicates)"
             odd.append(
                 f"{name}: {repeated:,} events repeat a user-item pair ({repeated / len(part):.1%});"
-                " they count once"
+                f" {count}{more if equal else ''}"
             )
         odd += [
             f"{name}: only one {what}" for what in ("user", "item") if statistics[f"{what}s"] == 1
@@ -128,6 +141,85 @@ def _odd_in_parts(
         if statistics["users"] > 1 and everything:
             odd.append(f"{name}: {everything:,} users have every item; none left to recommend")
     return odd
+
+
+def _odd_users(parts: dict[str, Interactions]) -> Iterator[str]:
+    """Probable bots and test accounts."""
+    first = next(iter(parts.values()))
+    users = np.concatenate([part.users for part in parts.values()])
+    events = np.bincount(users, minlength=first.n_users)
+    items = np.diff(reduce(operator.add, (part.matrix for part in parts.values())).indptr)
+    median = float(np.median(events[events > 0])) if len(users) else 0.0
+    many = events > max(_MANY_EVENTS, _MANY_MEDIANS * median)
+    of_catalogue = items / max(first.n_items, 1)
+    if first.n_items >= _CATALOGUE:
+        many |= of_catalogue > _OF_CATALOGUE
+    times = _dates(parts)
+    days = np.ones(first.n_users)
+    if times is not None:
+        active = np.unique(np.stack([users, (times // _DAY).astype(np.int64)]), axis=1)[0]
+        days = np.maximum(np.bincount(active, minlength=first.n_users), 1)
+        many |= events / days > _EVENTS_PER_DAY
+    if not many.any() or many.all():
+        return
+    most = int(np.argmax(np.where(many, events, -1)))
+    rate = "" if times is None else f", {events[most] / days[most]:,.0f} per active day"
+    yield (
+        f"{int(many.sum()):,} users may be bots or test accounts, such as"
+        f" {first.user_ids.ids(np.array([most]))[0]!r}: {events[most]:,} events{rate},"
+        f" {of_catalogue[most]:.0%} of the items; the median user has {median:,.0f} events"
+        f" (--max-events-per-user {int(events[~many].max())})"
+    )
+
+
+def _odd_items(item_events: npt.NDArray[np.int64]) -> Iterator[str]:
+    single, n = int((item_events == 1).sum()), len(item_events)
+    if n >= _SINGLE_ITEMS and single >= _SINGLE_FRACTION * n:
+        yield (
+            f"{single:,} of {n:,} items ({single / n:.0%}) have one event, from which little can be"
+            " learned (--min-item-events 5)"
+        )
+
+
+def _odd_times(parts: dict[str, Interactions]) -> Iterator[str]:
+    """Events in the future, timestamps that are no dates, and gaps."""
+    times = _dates(parts)
+    if times is None:
+        return
+    now = datetime.now(UTC)
+    future = times > now.timestamp()
+    if future.any():
+        yield (
+            f"{int(future.sum()):,} events are in the future, the last on {_moment(times.max())}"
+            f" (--until {now:%Y-%m-%d})"
+        )
+    is_date = times >= EPOCH
+    if not is_date.all():
+        yield (
+            f"{int((~is_date).sum()):,} timestamps are not dates, such as {times[~is_date][0]:.15g}"
+            f" (--since {_moment(times[is_date].min())[:10]})"
+        )
+    times = np.sort(times[is_date & ~future])
+    gaps = np.diff(times)
+    if len(gaps) < _GAP_EVENTS:
+        return
+    second, longest = np.partition(gaps, len(gaps) - 2)[-2:]
+    if longest >= _GAP_DAYS * _DAY and longest >= _GAP_RATIO * second:
+        at = int(np.argmax(gaps))
+        yield (
+            f"no event from {_moment(times[at])} to {_moment(times[at + 1])}"
+            f" ({longest / _DAY:,.0f} days; every other gap is at most {second / _DAY:,.1f} days):"
+            f" events may be missing (--since {_moment(times[at + 1])[:10]})"
+        )
+
+
+def _dates(parts: dict[str, Interactions]) -> npt.NDArray[np.float64] | None:
+    """The timestamps of all events; None where some have none, or most are not dates."""
+    given = [part.timestamps for part in parts.values() if part.timestamps is not None]
+    if len(given) < len(parts):
+        return None
+    times = np.concatenate(given)
+    return times if len(times) and np.isfinite(times).all() and np.median(times) >= EPOCH else None
 
 
 def _odd_between(split: Split, described: dict[str, dict[str, Any]]) -> list[str]:

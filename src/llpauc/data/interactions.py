@@ -7,7 +7,7 @@ source. There is no padding index. The objects are frozen and hold NumPy arrays.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any, Literal
@@ -21,7 +21,8 @@ from scipy import sparse
 from llpauc.data.ids import IdMap, Indices, as_id_text, number_by_text
 from llpauc.errors import InputError, choose, listing
 
-_COLUMNS = ("users", "items", "ratings", "timestamps")
+_COLUMNS = ("users", "items", "ratings", "timestamps", "weights", "types")
+_MOST_TYPES = 32  # bits of a pair's types
 History = Literal["train", "all"]
 Part = Literal["valid", "test"]
 
@@ -29,6 +30,98 @@ HISTORIES: dict[str, str] = {
     "train": "the train part only, as in the paper",
     "all": "all events before the part under test: train, and valid when testing",
 }
+
+
+@dataclass(frozen=True)
+class EventRules:
+    """How the events of different types count.
+
+    Args:
+        type_weights: event type -> weight of an event; empty where events have no types.
+        exclude: which items of a user are left out of the list: "all" that the user has an event
+            with, "none", or those with an event of these types, separated by commas. None is the
+            type with the highest weight, or all where there are no types.
+        relevant: the types, separated by commas, that are targets in an evaluated part; None is
+            every event with a weight above 0.
+        log: the weight of a pair is log(1 + the sum of the weights of its events), not the sum.
+    """
+
+    type_weights: Mapping[str, float] = field(default_factory=dict)
+    exclude: str | None = None
+    relevant: str | None = None
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.type_weights) > _MOST_TYPES:
+            raise InputError(
+                f"{len(self.type_weights)} event types have a weight, at most {_MOST_TYPES} can"
+            )
+        for name, weight in self.type_weights.items():
+            if isinstance(weight, bool) or not 0 <= weight < np.inf:
+                raise InputError(f"the weight of event type {name!r} must be >= 0, got {weight!r}")
+        if self.relevant is not None:
+            self._bits("relevant", self.relevant)
+        if self.exclude not in (None, "all", "none"):
+            self._bits("exclude", str(self.exclude))
+
+    @property
+    def excluded_types(self) -> str:
+        """all, none, or the types that are left out of the lists."""
+        if self.exclude is not None or not self.type_weights:
+            return self.exclude or "all"
+        most = max(self.type_weights.values())
+        return ",".join(name for name, weight in self.type_weights.items() if weight == most)
+
+    @property
+    def excluded_text(self) -> str:
+        """Which items are left out of a user's list, for messages."""
+        texts = {"all": "all items that the user has an event with", "none": "no item"}
+        types = self.excluded_types
+        return texts.get(types, f"items that the user has an event of type {types} with")
+
+    @property
+    def exclude_bits(self) -> int | None:
+        """The types that are left out of the lists, as bits; None is every event."""
+        types = self.excluded_types
+        return None if types == "all" else 0 if types == "none" else self._bits("exclude", types)
+
+    @property
+    def relevant_bits(self) -> int | None:
+        """The types that are targets, as bits; None is every event with a weight above 0."""
+        return None if self.relevant is None else self._bits("relevant", self.relevant)
+
+    def _bits(self, option: str, types: str) -> int:
+        """
+        >>> EventRules({"view": 1, "cart": 3}, exclude="cart").exclude_bits
+        2
+        """
+        names = [name.strip() for name in types.split(",")]
+        unknown = [name for name in names if name not in self.type_weights]
+        if unknown:
+            known = listing([*(["all", "none"] if option == "exclude" else []), *self.type_weights])
+            remedy = f"one of: {known}" if known else "name the types with --event-type"
+            raise InputError(f"--{option}: unknown event type {unknown[0]!r}; {remedy}")
+        order = list(self.type_weights)
+        return sum(1 << order.index(name) for name in set(names))
+
+    def positives(self, histories: sparse.csr_matrix) -> sparse.csr_matrix:
+        """The pairs of a weight above 0, from the sum of the weights of each pair's events. The
+        mean weight is 1, so that options of models mean the same whatever the unit of weights."""
+        if (histories.data == 1).all():
+            return histories
+        weights = np.log1p(histories.data) if self.log else histories.data
+        kept = select_pairs(histories, weights > 0)
+        weights = weights[weights > 0].astype(np.float64)
+        kept.data = (weights / weights.mean()).astype(np.float32) if len(weights) else weights
+        return kept
+
+    def excluded(self, histories: Any, types: npt.NDArray[np.uint32] | None) -> Any:
+        """The pairs that are left out of the lists, given all pairs and the types of each."""
+        bits = self.exclude_bits
+        if bits is None or (types is None and bits):
+            return histories
+        keep = np.zeros(histories.nnz, bool) if types is None else types & np.uint32(bits) != 0
+        return select_pairs(histories, keep)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +135,10 @@ class Interactions:
         item_ids: ids of the items, likewise.
         ratings: float32, or None.
         timestamps: seconds as float64, or None. Only their order and differences matter.
+        weights: float32, at least 0, or None where all are 1. The weights of repeated events of a
+            pair add up. An event of weight 0 is seen, but not a positive.
+        types: the type of each event as a bit, 1 << its position in `rules.type_weights`, or None.
+        rules: how the types count.
         shuffled: whether the events are stored in random order, as in prepared data; set by
             `stored_shuffled` only. Events derived from these are not marked.
     """
@@ -52,6 +149,9 @@ class Interactions:
     item_ids: IdMap
     ratings: npt.NDArray[np.float32] | None = None
     timestamps: npt.NDArray[np.float64] | None = None
+    weights: npt.NDArray[np.float32] | None = None
+    types: npt.NDArray[np.uint32] | None = None
+    rules: EventRules = field(default_factory=EventRules)
     shuffled: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -65,10 +165,15 @@ class Interactions:
                     f"{name} must be indices in [0, {size}), got {indices.min()}..{indices.max()}"
                 )
             object.__setattr__(self, name, np.ascontiguousarray(indices, dtype=np.int32))
-        for name in ("items", "ratings", "timestamps"):
+        for name in _COLUMNS[1:]:
             column = getattr(self, name)
             if column is not None and len(column) != len(self.users):
                 raise InputError(f"{name} has {len(column)} entries, users has {len(self.users)}")
+        if self.weights is not None and len(bad := np.flatnonzero(~(self.weights >= 0))):
+            raise InputError(
+                f"weights must be >= 0, got {self.weights[bad[0]]} in event {bad[0]}; drop such"
+                " events, or give them the weight 0"
+            )
 
     def __len__(self) -> int:
         return len(self.users)
@@ -88,6 +193,7 @@ class Interactions:
         *,
         ratings: npt.ArrayLike | None = None,
         timestamps: npt.ArrayLike | None = None,
+        weights: npt.ArrayLike | None = None,
     ) -> Interactions:
         """Events from two columns of ids, which are numbered in the order of their text.
 
@@ -101,9 +207,10 @@ class Interactions:
                 f"{len(user_idx)} users but {len(item_idx)} items; give one of each per event"
             )
         numbers: dict[str, Any] = {}
-        for name, values in (("ratings", ratings), ("timestamps", timestamps)):
+        given = {"ratings": ratings, "timestamps": timestamps, "weights": weights}
+        for name, values in given.items():
             try:
-                kind = np.float32 if name == "ratings" else np.float64
+                kind = np.float64 if name == "timestamps" else np.float32
                 numbers[name] = None if values is None else np.asarray(values, dtype=kind)
             except (TypeError, ValueError) as error:
                 raise InputError(f"{name} must be numbers: {error}") from None
@@ -118,16 +225,30 @@ class Interactions:
     def followed_by(self, later: Interactions) -> Interactions:
         """These events, then `later`, which must have the same id maps.
 
-        A rating or timestamp column that one of the two lacks is left out.
+        A rating or timestamp column that one of the two lacks is left out; events without a weight
+        have the weight 1.
         """
         if self.user_ids != later.user_ids or self.item_ids != later.item_ids:
             raise InputError("only events with the same id maps can be joined; use Split.of")
 
         columns: dict[str, Any] = {}
+        missing = {"weights": np.float32(1), "types": np.uint32(0)}
         for name in _COLUMNS:
-            both = getattr(self, name), getattr(later, name)
+            both = [getattr(part, name) for part in (self, later)]
+            if name in missing and not all(column is None for column in both):
+                both = [
+                    np.full(len(part), missing[name]) if column is None else column
+                    for part, column in zip((self, later), both, strict=True)
+                ]
             columns[name] = None if any(c is None for c in both) else np.concatenate(both)
         return replace(self, **columns)
+
+    def with_rules(self, **changes: Any) -> Interactions:
+        """The same events with other rules (`EventRules.exclude` and `relevant`)."""
+        changed = replace(self, rules=replace(self.rules, **changes))
+        changed.__dict__.update({name: self.__dict__[name] for name in _BY_PAIR & {*self.__dict__}})
+        object.__setattr__(changed, "shuffled", self.shuffled)
+        return changed
 
     def remap(self, user_ids: IdMap, item_ids: IdMap) -> Interactions:
         """The same events with other id maps, which must contain every id used here."""
@@ -158,17 +279,98 @@ class Interactions:
         matrix.sort_indices()
         return matrix
 
-    def stored_shuffled(self, matrix: sparse.csr_matrix) -> Interactions:
-        """These events marked as stored in random order, with their known `matrix`."""
+    @cached_property
+    def histories(self) -> sparse.csr_matrix:
+        """The pairs of `matrix` with the sum of the weights of their events."""
+        if self.weights is None:
+            return self.matrix
+        return self._sums(self.weights)
+
+    def _sums(self, values: npt.NDArray[np.float32]) -> sparse.csr_matrix:
+        """The pairs of `matrix` with the sum of the values of their events."""
+        pairs = (self.users, self.items)
+        sums = sparse.csr_matrix((values, pairs), shape=(self.n_users, self.n_items))
+        sums.sort_indices()
+        return sums
+
+    @cached_property
+    def pair_types(self) -> npt.NDArray[np.uint32] | None:
+        """The types of the events of each pair of `matrix` as bits; None without types."""
+        if self.types is None:
+            return None
+        types = np.zeros(self.matrix.nnz, np.uint32)
+        for bit in np.uint32(1) << np.arange(len(self.rules.type_weights), dtype=np.uint32):
+            types[self._sums((self.types & bit != 0).astype(np.float32)).data > 0] |= bit
+        return types
+
+    @property
+    def _pair_of_event(self) -> npt.NDArray[np.int64]:
+        """The position of each event's pair in `matrix`."""
+        rows = np.repeat(np.arange(self.n_users), np.diff(self.matrix.indptr))
+        pairs = pair_codes(rows, self.matrix.indices, self.n_items)
+        return np.searchsorted(pairs, pair_codes(self.users, self.items, self.n_items))
+
+    @cached_property
+    def positives(self) -> sparse.csr_matrix:
+        """Users x items, the weight of each pair that is a positive; all 1.0 without weights."""
+        return self.matrix if self.weights is None else self.rules.positives(self.histories)
+
+    @property
+    def event_weights(self) -> npt.NDArray[np.float32] | None:
+        """The weight of each event where pairs have the weights of `positives`, with the mean 1;
+        None if all are equal."""
+        if self.weights is None:
+            return None
+        weights = self.weights.astype(np.float64)
+        if self.rules.log:
+            sums = np.maximum(self.histories.data, np.finfo(np.float32).tiny).astype(np.float64)
+            weights *= (np.log1p(sums) / sums)[self._pair_of_event]
+        weights /= max(weights.mean(), np.finfo(np.float32).tiny)
+        return weights.astype(np.float32)
+
+    @cached_property
+    def excluded(self) -> Any:
+        """The pairs that are left out of the lists, as a CSR matrix."""
+        return self.rules.excluded(self.matrix, self.pair_types)
+
+    @cached_property
+    def targets(self) -> Any:
+        """The pairs that are targets where these events are evaluated, as a CSR matrix."""
+        bits, types = self.rules.relevant_bits, self.pair_types
+        if bits is not None and types is not None:
+            return select_pairs(self.matrix, types & np.uint32(bits) != 0)
+        return (
+            self.matrix
+            if self.weights is None
+            else select_pairs(self.matrix, self.histories.data > 0)
+        )
+
+    def stored_shuffled(self, **by_pair: Any) -> Interactions:
+        """These events marked as stored in random order, with their known `matrix`, and with
+        `histories` and `pair_types` where there are weights and types."""
         marked = replace(self)
         object.__setattr__(marked, "shuffled", True)
-        marked.__dict__["matrix"] = matrix  # fills the cached_property
+        marked.__dict__.update(by_pair)  # fills the cached properties
         return marked
 
     @property
     def duplicates(self) -> int:
         """Number of events after the first of their user-item pair."""
         return len(self) - int(self.matrix.nnz)
+
+
+_BY_PAIR = {"matrix", "histories", "pair_types"}  # do not depend on the rules of exclusion
+
+
+def select_pairs(pairs: Any, keep: npt.NDArray[np.bool_]) -> sparse.csr_matrix:
+    """The entries of a CSR matrix for which `keep` is true; all values are 1.
+
+    >>> select_pairs(sparse.csr_matrix([[1, 1]]), np.array([False, True])).toarray().tolist()
+    [[0.0, 1.0]]
+    """
+    starts = np.concatenate(([0], np.cumsum(keep)))[pairs.indptr]
+    ones = np.ones(int(starts[-1]), np.float32)
+    return sparse.csr_matrix((ones, pairs.indices[keep], starts), pairs.shape)
 
 
 def pair_codes(
@@ -252,6 +454,13 @@ class Split:
         named = {"train": self.train, "valid": self.valid, "test": self.test}
         return {name: part for name, part in named.items() if part is not None}
 
+    def with_rules(self, **changes: Any) -> Split:
+        """The same events with other rules; see `Interactions.with_rules`."""
+        parts: dict[str, Any] = {
+            name: part.with_rules(**changes) for name, part in self.parts.items()
+        }
+        return replace(self, **parts)
+
     @property
     def user_ids(self) -> IdMap:
         return self.train.user_ids
@@ -286,14 +495,14 @@ def join(parts: Sequence[Interactions]) -> Interactions:
 
 
 def pairs_before(split: Split, on: Part) -> Any:
-    """The user-item pairs before `on` as a CSR matrix; mapped parts are not copied.
+    """The user-item pairs before `on` that are left out of the lists, as a CSR matrix.
 
     >>> train, valid = ([(0, 1)], [(0, 0)])
     >>> split = Split.of(*(Interactions.of(*zip(*part)) for part in (train, valid, valid)))
     >>> pairs_before(split, "test").nnz, pairs_before(split, "valid").nnz
     (2, 1)
     """
-    return reduce(lambda one, other: one.maximum(other), [p.matrix for p in before(split, on)])
+    return reduce(lambda one, other: one.maximum(other), [p.excluded for p in before(split, on)])
 
 
 def without(pairs: Any, others: Any) -> Any:
@@ -310,7 +519,8 @@ def without(pairs: Any, others: Any) -> Any:
 
 
 def fingerprint(*parts: Interactions | None) -> str:
-    """SHA-256 of users, items, timestamps and ids of the parts, in order; None is no part.
+    """SHA-256 of users, items, timestamps, weights, types and ids of the parts, in order; None is
+    no part.
 
     It detects that a checkpoint, a study or a result belongs to other data.
 
@@ -326,7 +536,7 @@ def fingerprint(*parts: Interactions | None) -> str:
             continue
         if position:
             digest.update(b"part %d" % position)
-        for column in (part.users, part.items, part.timestamps):
+        for column in (part.users, part.items, part.timestamps, part.weights, part.types):
             if column is not None:
                 digest.update(np.ascontiguousarray(column).data)
         for ids in (part.user_ids, part.item_ids):

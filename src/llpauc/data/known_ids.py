@@ -40,12 +40,14 @@ def check_parts(split: Split) -> list[str]:
         if not part:
             continue
         messages += check_known(ids_with_events(part), known, name, "train", required={"item"})
-        # An event of train is masked when a model is evaluated.
-        repeated = int(np.count_nonzero(split.train.matrix[part.users, part.items]))
+        # Such an event of train is masked when a model is evaluated.
+        repeated = int(np.count_nonzero(split.train.excluded[part.users, part.items]))
         if repeated:
+            remedy = "drop them from one of the parts"
+            remedy = remedy if part.types is None else "--exclude chooses what is masked"
             messages.append(
                 f"{name}: {repeated:,} of {len(part):,} events are in train too; they are masked"
-                " and count as not found; drop them from one of the parts"
+                f" and count as not found; {remedy}"
             )
     return messages
 

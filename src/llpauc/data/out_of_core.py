@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,8 +26,10 @@ import pyarrow as pa
 from llpauc.data import splits
 from llpauc.data.column_files import BucketShuffle, ColumnFiles, as_arrow
 from llpauc.data.columns import EPOCH, ColumnRoles
+from llpauc.data.filters import DROPPED, Filters
 from llpauc.data.formats import read_file
 from llpauc.data.ids import IdMap, Indices
+from llpauc.data.interactions import EventRules
 from llpauc.data.prepared import PREPARED_DATA, write_columns
 from llpauc.data.readers import BAD_ROWS
 from llpauc.data.sources import (
@@ -37,6 +39,7 @@ from llpauc.data.sources import (
     Sink,
     common_kind,
     connect,
+    event_rules,
 )
 from llpauc.data.splits import PartCodes, Positions, SplitRule, Values
 from llpauc.errors import InputError, check_at_least, choose
@@ -48,6 +51,17 @@ CHUNK = 1 << 21  # pairs, unless one user has more
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _MAX_IDS = 2**31 - 1
 _TYPES = {"user": "VARCHAR", "item": "VARCHAR", "rating": "FLOAT", "timestamp": "DOUBLE"}
+_TYPES |= {"weight": "FLOAT", "event_type": "UTINYINT"}
+_OF_EVENTS: dict[str, Any] = {"timestamp": np.float64, "weight": np.float32, "types": np.uint32}
+_CONDITIONS = {  # of the rows that a filter drops
+    "min_rating": "rating < CAST({} AS FLOAT)",
+    "since": '"timestamp" < {!r}',
+    "until": '"timestamp" > {!r}',
+    "max_events_per_user": '"user" IN (SELECT "user" {events} GROUP BY 1 HAVING count(*) > {})',
+    "min_item_events": '"item" IN (SELECT "item" {events} GROUP BY 1 HAVING count(*) < {})',
+    "drop_duplicates": "rowid NOT IN (SELECT min(rowid) FROM {table} GROUP BY {columns})",
+}
+_NEEDED = {"min_rating": "rating", "since": "timestamp", "until": "timestamp"}
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
@@ -76,7 +90,7 @@ def prepare(
     how: str = "auto",
     seed: int = 0,
     memory: str = "4GB",
-    min_rating: float | None = None,
+    filters: Filters | None = None,
     held_out_users: int | None = None,
     reading: ReadOptions | None = None,
     **options: Any,
@@ -91,7 +105,7 @@ def prepare(
         how: the split, a name in `llpauc.data.splits.SPLITS`.
         seed: of the split and of the order of the training events.
         memory: limit for DuckDB; the rest of the program needs about half a gigabyte.
-        min_rating: first drop events rated lower than this.
+        filters: first drop these events; duplicates are those within one file.
         held_out_users: hold out events of this many random users only; None for all.
         reading: how to read the files, as for `read_interactions`.
         options: of the split, such as valid=0.1 and test=0.2.
@@ -120,7 +134,7 @@ def prepare(
     try:
         with writer_lock(target), temporary_folder(target) as work:
             (work / "set").mkdir()
-            pairs, manifest = _sorted_pairs(files, reading, work, limit, min_rating)
+            pairs, manifest = _sorted_pairs(files, reading, work, limit, filters, rule)
             timed = pairs.times is not None and bool(pairs.times.min() < pairs.times.max())
             rule = rule.for_times(timed)
             if rule.by_time and pairs.times is None:
@@ -237,24 +251,41 @@ class DiskSink(Sink):
     def divide_times(self, by: float) -> None:
         self._execute(f'UPDATE {self._table} SET "timestamp" = "timestamp" / {by}')
 
-    def number_ids(self, role: str, min_rating: float | None) -> IdMap:
-        """Number the ids of "user" or "item" in the order of their text, as in memory.
+    def drop(self, filters: Filters) -> list[str]:
+        """Drop events; notes on what was dropped."""
+        notes = []
+        columns = ", ".join(f'"{role}"' for role in self.roles)
+        for name, limit in filters.limits():
+            role = _NEEDED.get(name, "user")
+            if role not in self.roles:
+                raise InputError(
+                    f"--{name.replace('_', '-')}: there are no {role}s; name their"
+                    f" column (--{role})"
+                )
+            condition = _CONDITIONS[name]
+            if "{events}" in condition:  # counts of all files, before the first row is dropped
+                events = self._events("user", "item")
+                self._execute(f"CREATE OR REPLACE TEMP TABLE counted AS FROM ({events})")
+            dropped = 0
+            for table in self._tables:
+                places = {"events": "FROM counted", "table": table, "columns": columns}
+                where = condition.format(limit, **places)
+                (count,) = self._execute(f"DELETE FROM {table} WHERE {where}") or (0,)
+                dropped += int(count)
+            if not any(map(self._count, self._tables)):
+                raise InputError(f"--{name.replace('_', '-')} {limit}: no event is left")
+            notes.append(f"{dropped} {DROPPED[name].format(limit)} dropped")
+        return notes
 
-        Ids without an event of at least `min_rating` are left out.
-        """
-        if min_rating is not None and "rating" not in self.roles:
-            raise InputError("there are no ratings; name their column (--rating)")
+    def number_ids(self, role: str) -> IdMap:
+        """Number the ids of "user" or "item" in the order of their text, as in memory."""
         self._execute(
             f"""CREATE TABLE {role}s AS
             SELECT id, row_number() OVER (ORDER BY id) - 1 AS idx
-            FROM (SELECT "{role}" AS id FROM ({self._events(role)}) GROUP BY "{role}"
-                  {"" if min_rating is None else "HAVING max(rating) >= CAST(? AS FLOAT)"})""",
-            [] if min_rating is None else [min_rating],
+            FROM (SELECT "{role}" AS id FROM ({self._events(role)}) GROUP BY "{role}")"""
         )
         batches = self._batches(f"SELECT id FROM {role}s ORDER BY idx")
         texts = [batch.column(0).cast(pa.large_string()) for batch in batches]
-        if not texts:
-            raise InputError(f"no event is rated {min_rating:g} or higher; use a lower rating")
         ids = IdMap(pa.concat_arrays(texts), common_kind(self.kinds[role]))
         if len(ids) > _MAX_IDS:
             raise InputError(f"there are {len(ids):,} {role}s; at most {_MAX_IDS:,} are supported")
@@ -262,23 +293,54 @@ class DiskSink(Sink):
 
     def _events(self, *roles: str) -> str:
         """SQL for the events of all files."""
-        columns = dict.fromkeys([*roles, *({"rating"} & set(self.roles))])
-        selected = ", ".join(f'"{column}"' for column in columns)
-        tables = (f"raw{number}" for number in range(len(self._names)))
-        return " UNION ALL ".join(f"SELECT {selected} FROM {table}" for table in tables)
+        selected = ", ".join(f'"{column}"' for column in roles)
+        return " UNION ALL ".join(f"SELECT {selected} FROM {table}" for table in self._tables)
 
-    def sorted_events(self, min_rating: float | None) -> Iterator[tuple[Positions, Floats | None]]:
-        """Batches of user * 2^32 + item and the time, sorted; `number_ids` must come first."""
-        timed = "timestamp" in self.roles
-        columns = ("user", "item", *(["timestamp"] if timed else []))
-        query = f"""SELECT (u.idx << 32) | i.idx AS pair {', "timestamp"' if timed else ""}
+    @property
+    def _tables(self) -> list[str]:
+        return [f"raw{number}" for number in range(len(self._names))]
+
+    def is_timed(self) -> bool:
+        """Whether events have timestamps that differ."""
+        if "timestamp" not in self.roles:
+            return False
+        (differ,) = self._execute(
+            f"""SELECT min("timestamp") < max("timestamp") FROM ({self._events("timestamp")})"""
+        ) or (False,)
+        return bool(differ)
+
+    def sorted_events(self, rules: EventRules, merge: bool) -> Iterator[dict[str, Any]]:
+        """Batches of `pair`, user * 2^32 + item, and of the columns `_OF_EVENTS` that there are,
+        sorted by pair and time; `number_ids` must come first.
+
+        Args:
+            rules: the weights of the event types.
+            merge: whether the events of a pair become one, with the sum of their weights, all their
+                types and the latest time.
+        """
+        values: dict[str, str] = {}
+        if "timestamp" in self.roles:
+            values["timestamp"] = '"timestamp"'
+        if "event_type" in self.roles:
+            of_types = f"CAST({list(map(float, rules.type_weights.values()))} AS FLOAT[])"
+            values["weight"] = f"{of_types}[event_type]"
+            values["types"] = "CAST(1 << (event_type - 1) AS UINTEGER)"
+        if "weight" in self.roles:
+            values["weight"] = f"weight * {values['weight']}" if "weight" in values else "weight"
+        if merge:
+            merged = {"timestamp": "max({})", "weight": "sum({})", "types": "bit_or({})"}
+            values = {name: merged[name].format(value) for name, value in values.items()}
+        selected = "".join(f', {value} AS "{name}"' for name, value in values.items())
+        columns = [role for role in self.roles if role != "rating"]
+        query = f"""SELECT (u.idx << 32) | i.idx AS pair {selected}
             FROM ({self._events(*columns)}) AS e
             JOIN users AS u ON e."user" = u.id JOIN items AS i ON e."item" = i.id
-            {"" if min_rating is None else "WHERE rating >= CAST(? AS FLOAT)"}
-            ORDER BY pair {', "timestamp"' if timed else ""}"""
-        for batch in self._batches(query, [] if min_rating is None else [min_rating]):
-            times = np.asarray(batch.column(1), dtype=np.float64) if timed else None
-            yield np.asarray(batch.column(0), dtype=np.int64), times
+            {"GROUP BY pair" if merge else ""}
+            ORDER BY pair {', "timestamp"' if "timestamp" in values else ""}"""
+        kinds = {"pair": np.int64, **_OF_EVENTS}
+        for batch in self._batches(query):
+            columns_of = zip(batch.schema.names, batch.columns, strict=True)
+            yield {name: np.asarray(column, dtype=kinds[name]) for name, column in columns_of}
 
 
 # --- pairs on disk --------------------------------------------------------------------------------
@@ -286,12 +348,14 @@ class DiskSink(Sink):
 
 @dataclass(frozen=True)
 class Chunk:
-    """The pairs of consecutive users, sorted by user and item."""
+    """The pairs of consecutive users, sorted by user and item; where events have weights and are
+    split by time, all events of the pairs."""
 
     users: slice  # the range of user indices
     sizes: Positions  # pairs of each user
     items: Indices
     times: Floats | None
+    more: Mapping[str, npt.NDArray[Any]]  # weight and types, where events have them
 
     @property
     def user_of(self) -> Indices:
@@ -302,11 +366,13 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Distinct user-item pairs, sorted; the columns may be memory-mapped."""
+    """User-item pairs, sorted; the columns may be memory-mapped. They are distinct, unless events
+    have weights and are split by time."""
 
     starts: Positions  # where the pairs of each user begin, and the end
     items: Indices
     times: Floats | None  # of the earliest event of each pair
+    more: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)  # weight and types
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -323,6 +389,7 @@ class Pairs:
                 np.diff(self.starts[first : last + 1]),
                 np.asarray(self.items[begin:end]),
                 None if self.times is None else np.asarray(self.times[begin:end]),
+                {name: np.asarray(column[begin:end]) for name, column in self.more.items()},
             )
             first = last
 
@@ -332,9 +399,11 @@ def _sorted_pairs(
     reading: ReadOptions,
     work: Path,
     limit: str,
-    min_rating: float | None,
+    filters: Filters | None,
+    rule: SplitRule,
 ) -> tuple[Pairs, dict[str, Any]]:
-    """Read the files and write their ids; returns the distinct pairs and a part of the manifest."""
+    """Read the files and write their ids; returns the pairs and a part of the manifest."""
+    rules = event_rules(reading)
     staged = work / "stage"
     staged.mkdir()
     sink = DiskSink(staged, limit)
@@ -348,43 +417,52 @@ def _sorted_pairs(
             notes += source.notes
             for note in source.notes:
                 log.info(note)
-        users, items = (sink.number_ids(role, min_rating) for role in ("user", "item"))
+        notes += sink.drop(filters or Filters())
+        users, items = (sink.number_ids(role) for role in ("user", "item"))
         log.info(f"{rows['read']:,} events of {len(users):,} users, {len(items):,} items")
 
-        # Of the sorted events, keep the first of each pair: the earliest.
+        # Of the sorted events, keep the first of each pair: the earliest. Events with weights add
+        # up: those of a pair become one, or are kept apart for a split by time.
         timed = "timestamp" in sink.roles
-        kinds: dict[str, Any] = {"timestamp": np.float64} if timed else {}
+        weighted = not {"weight", "event_type"}.isdisjoint(sink.roles)
+        merge = weighted and not rule.for_times(sink.is_timed()).by_time
+        has = {"timestamp": timed, "weight": weighted, "types": "event_type" in sink.roles}
+        kinds = {name: kind for name, kind in _OF_EVENTS.items() if has[name]}
         columns = ColumnFiles(work, "pairs", item=np.int32, **kinds)
         per_user = np.zeros(len(users), np.int64)
         last, events = -1, 0
-        for pair, times in sink.sorted_events(min_rating):
+        for batch in sink.sorted_events(rules, merge):
+            pair = batch.pop("pair")
             new = np.diff(pair, prepend=last) != 0
             last = int(pair[-1])
             events += len(pair)
+            new |= weighted
             pair = pair[new]
             if len(pair):
                 first = int(pair[0] >> 32)
                 counts = np.bincount((pair >> 32) - first)
                 per_user[first : first + len(counts)] += counts
-                more = {} if times is None else {"timestamp": times[new]}
-                columns.append(item=pair & 0xFFFFFFFF, **more)
+                kept = {name: column[new] for name, column in batch.items()}
+                columns.append(item=pair & 0xFFFFFFFF, **kept)
     finally:
         sink.close()
     shutil.rmtree(staged)
     for name, ids in (("users", users), ("items", items)):
         write_columns(work / "set" / f"{name}.arrow", {"id": ids.text})
-    if events < rows["read"]:
-        notes.append(f"{rows['read'] - events} events rated below {min_rating:g} dropped")
     notes += splits.dropped_note(events - len(columns), timed)
     mapped = columns.mapped()
     starts = np.concatenate(([0], np.cumsum(per_user)))
-    pairs = Pairs(starts, mapped["item"], mapped.get("timestamp"))
+    item, times = mapped.pop("item"), mapped.pop("timestamp", None)
+    pairs = Pairs(starts, item, times, mapped)
     manifest = {
         "counts": {"users": len(users), "items": len(items)},
         "rows": rows,
         "kinds": {"users": users.kind, "items": items.kind},
         "notes": notes,
     }
+    if weighted:
+        of_types = list(rules.type_weights.items())
+        manifest["event_rules"] = {"type_weights": of_types, "log": rules.log}
     return pairs, manifest
 
 
@@ -470,6 +548,22 @@ class AppliedRule:
         return splits.per_user_codes(order, chunk.sizes, n_valid, n_test)
 
 
+def _merged(
+    events: Mapping[str, npt.NDArray[Any]], more: Collection[str]
+) -> Mapping[str, npt.NDArray[Any]]:
+    """The distinct pairs of sorted events, with the sum of their weights and all their types."""
+    if not more or not len(events["user"]):
+        return events
+    first = np.diff(events["user"], prepend=-1) != 0
+    first |= np.diff(events["item"], prepend=-1) != 0
+    starts = np.flatnonzero(first)
+    merged = {name: events[name][starts] for name in ("user", "item")}
+    merged["weight"] = np.add.reduceat(events["weight"], starts)
+    if "types" in more:
+        merged["types"] = np.bitwise_or.reduceat(events["types"], starts)
+    return merged
+
+
 def _write_parts(
     pairs: Pairs, applied: AppliedRule, seed: int, work: Path
 ) -> tuple[dict[str, int], list[str]]:
@@ -477,9 +571,11 @@ def _write_parts(
     types: dict[str, Any] = {"user": np.int32, "item": np.int32}
     if pairs.times is not None:
         types["timestamp"] = np.float64
+    by_pair = {name: _OF_EVENTS[name] for name in pairs.more}
+    types |= by_pair
     shuffle = BucketShuffle(work, np.dtype(list(types.items())), len(pairs), [seed, len(pairs)])
     held = {name: ColumnFiles(work, name, **types) for name in ("valid", "test")}
-    histories = ColumnFiles(work, "histories", item=np.int32)
+    histories = ColumnFiles(work, "histories", item=np.int32, **by_pair)
     train_sizes = np.zeros(len(pairs.starts) - 1, np.int64)
     test_users = cold = 0
     for chunk in pairs.chunks():
@@ -487,15 +583,17 @@ def _write_parts(
         columns: dict[str, npt.NDArray[Any]] = {"user": chunk.user_of, "item": chunk.items}
         if chunk.times is not None:
             columns["timestamp"] = chunk.times
+        columns |= chunk.more
         train, valid, test = (
             {name: column[codes == code] for name, column in columns.items()} for code in range(3)
         )
         shuffle.add(**train)
-        histories.append(item=train["item"])
+        known = _merged(train, pairs.more)
+        histories.append(**{name: known[name] for name in ("item", *pairs.more)})
         held["valid"].append(**valid)
         held["test"].append(**test)
         n, first = len(chunk.sizes), chunk.users.start
-        train_sizes[chunk.users] = np.bincount(train["user"] - first, minlength=n)
+        train_sizes[chunk.users] = np.bincount(known["user"] - first, minlength=n)
         tested = np.bincount(test["user"] - first, minlength=n) > 0
         test_users += int(tested.sum())
         cold += int((tested & (train_sizes[chunk.users] == 0)).sum())

@@ -2,10 +2,12 @@
 
     manifest.json    format version, counts, notes; size and SHA-256 of every file, and a SHA-256
                      of the manifest
-    train.arrow      user, item (int32 indices) and timestamp (float64), in random order
-    histories.arrow  item: the distinct training items of user 0, sorted, then of user 1, ...
+    train.arrow      user, item (int32 indices), timestamp (float64), and where events have them
+                     weight (float32) and types (uint32, a bit), in random order
+    histories.arrow  item: the distinct training items of user 0, sorted, then of user 1, ...;
+                     weight: the sum of the weights of their events, and types, as bits
     offsets.arrow    start (int64): where the items of each user begin, and the end
-    valid.arrow      user, item, timestamp, by user; test.arrow likewise
+    valid.arrow      the columns of train.arrow, by user; test.arrow likewise
     users.arrow      id: the id of each user index; items.arrow likewise
 
 Each file is uncompressed Arrow IPC with one record batch, so that a column is contiguous and uses
@@ -18,6 +20,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ from scipy import sparse
 
 from llpauc.data.columns import printable
 from llpauc.data.ids import IdMap
-from llpauc.data.interactions import Interactions, Split
+from llpauc.data.interactions import EventRules, Interactions, Split
 from llpauc.errors import InputError
 from llpauc.storage.manifest import FolderKind, VerifiedFolder, manifest_bytes, read_folder
 
@@ -42,6 +45,9 @@ PREPARED_DATA = FolderKind(
     ),
     remedy=_REMEDY,
 )
+
+
+_OPTIONAL = {"timestamp": pa.float64(), "weight": pa.float32(), "types": pa.uint32()}
 
 
 def is_prepared(path: str | os.PathLike[str]) -> bool:
@@ -79,12 +85,14 @@ def _mapped_split(folder: Path, manifest: Mapping[str, Any]) -> Split:
     for name in ("users", "items"):
         columns = _columns(folder / f"{name}.arrow", counts[name], id=pa.large_string())
         ids.append(IdMap(columns["id"], manifest["kinds"][name]))
+    saved = manifest.get("event_rules", {})
+    rules = EventRules(dict(saved.get("type_weights", ())), log=saved.get("log", False))
     parts = {
-        part: _events(folder / f"{part}.arrow", counts[part], *ids)
+        part: replace(_events(folder / f"{part}.arrow", counts[part], *ids), rules=rules)
         for part in ("train", "valid", "test")
         if part in counts
     }
-    train = parts["train"].stored_shuffled(_matrix(folder, counts))
+    train = parts["train"].stored_shuffled(**_by_pair(folder, counts))
     notes = tuple(f"{folder}: {note}" for note in manifest["notes"])
     return Split(train, parts.get("valid"), parts.get("test"), notes)
 
@@ -152,7 +160,7 @@ def write_columns(path: Path, columns: Mapping[str, pa.Array]) -> None:
 
 
 def _columns(path: Path, rows: int, **types: pa.DataType) -> dict[str, pa.Array]:
-    """The mapped columns of a file; only `timestamp` may be missing."""
+    """The mapped columns of a file; only those in `_OPTIONAL` may be missing."""
     try:
         with pa.memory_map(str(path)) as source:
             batch = pa.ipc.open_file(source).get_batch(0)
@@ -166,7 +174,7 @@ def _columns(path: Path, rows: int, **types: pa.DataType) -> dict[str, pa.Array]
     for name, expected in types.items():
         column = columns.get(name)
         valid = column is not None and column.type == expected and not column.null_count
-        if not valid and not (column is None and name == "timestamp"):
+        if not valid and not (column is None and name in _OPTIONAL):
             raise InputError(f"{path}: has no column {name!r} of {expected}; {_REMEDY}")
     return columns
 
@@ -176,30 +184,40 @@ def _mapped(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def _events(path: Path, rows: int, user_ids: IdMap, item_ids: IdMap) -> Interactions:
-    types = {"user": pa.int32(), "item": pa.int32(), "timestamp": pa.float64()}
-    columns = _columns(path, rows, **types)
-    times = _mapped(columns["timestamp"]) if "timestamp" in columns else None
+    columns = _columns(path, rows, user=pa.int32(), item=pa.int32(), **_OPTIONAL)
     users, items = _mapped(columns["user"]), _mapped(columns["item"])
+    timestamps, weights, types = (
+        _mapped(columns[name]) if name in columns else None for name in _OPTIONAL
+    )
     try:
-        return Interactions(users, items, user_ids, item_ids, timestamps=times)
+        return Interactions(users, items, user_ids, item_ids, None, timestamps, weights, types)
     except InputError as error:
         raise InputError(f"{path}: {error}; {_REMEDY}") from None
 
 
-def _matrix(folder: Path, counts: Mapping[str, int]) -> sparse.csr_matrix:
-    """The training matrix with mapped column indices; all values are one number in memory."""
+def _by_pair(folder: Path, counts: Mapping[str, int]) -> dict[str, Any]:
+    """The training matrix with mapped column indices, whose values are one number in memory; and
+    the weight and the types of each pair."""
     users, items, pairs = counts["users"], counts["items"], counts["histories"]
     path = folder / "offsets.arrow"
     starts = _mapped(_columns(path, users + 1, start=pa.int64())["start"])
     if starts[0] != 0 or starts[-1] != pairs or (np.diff(starts) < 0).any():
         raise InputError(f"{path}: is not an ascending list from 0 to {pairs}; {_REMEDY}")
     path = folder / "histories.arrow"
-    columns = _mapped(_columns(path, pairs, item=pa.int32())["item"])
+    by_pair = _columns(path, pairs, item=pa.int32(), **_OPTIONAL)
+    columns = _mapped(by_pair["item"])
     if pairs and not (columns.min() >= 0 and columns.max() < items):
         raise InputError(f"{path}: holds indices outside of the {items} items; {_REMEDY}")
     if pairs < 2**31:  # scipy needs one type for both index arrays and would copy the mapped one
         starts = starts.astype(np.int32)
-    ones = np.broadcast_to(np.float32(1), pairs)
-    matrix = sparse.csr_matrix((ones, columns, starts), shape=(users, items), copy=False)
-    matrix.has_sorted_indices = matrix.has_canonical_format = True
-    return matrix
+    values = {"matrix": np.broadcast_to(np.float32(1), pairs)}
+    if "weight" in by_pair:
+        values["histories"] = _mapped(by_pair["weight"])
+    found: dict[str, Any] = {}
+    for name, data in values.items():
+        matrix = sparse.csr_matrix((data, columns, starts), shape=(users, items), copy=False)
+        matrix.has_sorted_indices = matrix.has_canonical_format = True
+        found[name] = matrix
+    if "types" in by_pair:
+        found["pair_types"] = _mapped(by_pair["types"])
+    return found

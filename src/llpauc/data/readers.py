@@ -23,9 +23,9 @@ from scipy import sparse
 from llpauc.data.columns import Column, known_names, likely_names, printable
 from llpauc.data.formats import FORMATS, plain_name, read_file
 from llpauc.data.ids import IdMap
-from llpauc.data.interactions import Interactions, Split
+from llpauc.data.interactions import EventRules, Interactions, Split
 from llpauc.data.prepared import is_prepared, open_prepared
-from llpauc.data.sources import InMemorySink, ReadOptions, Source
+from llpauc.data.sources import InMemorySink, ReadOptions, Source, event_rules
 from llpauc.data.text_tables import BLANKS
 from llpauc.data.typed_tables import is_frame, read_frame, read_matrix
 from llpauc.errors import InputError, choose, listing
@@ -70,6 +70,10 @@ def read_interactions(
     item: Column = None,
     rating: Column = None,
     timestamp: Column = None,
+    weight: Column = None,
+    event_type: Column = None,
+    event_weights: Mapping[str, float] | str | None = None,
+    log_weights: bool = False,
     header: bool | None = None,
     delimiter: str | None = None,
     bad_rows: str = "error",
@@ -89,6 +93,13 @@ def read_interactions(
         item: column of the items, likewise.
         rating: column of the ratings (or of dwell times), likewise; "none" ignores it.
         timestamp: column of seconds or ISO dates, likewise; dates become seconds since 1970 (UTC).
+        weight: column of the weights of events, at least 0; by default every event has the weight
+            1. The weights of repeated events of a pair add up. An event of weight 0 is seen, but
+            not a positive.
+        event_type: column of the types of events, such as view and purchase.
+        event_weights: the weight of an event of each type, as a dict or as "view=1,purchase=10";
+            with `weight`, the two are multiplied.
+        log_weights: the weight of a pair is log(1 + the sum of the weights of its events).
         header: whether the first row holds names; None detects it.
         delimiter: one to four characters, or comma, tab, semicolon, pipe, space; None detects it.
         bad_rows: "error" raises an error that names the row, "skip" leaves such rows out.
@@ -100,12 +111,15 @@ def read_interactions(
     """
     choose(BAD_ROWS, bad_rows, "bad_rows")
     columns = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    columns |= {"weight": weight, "event_type": event_type}
+    more = {"event_weights": event_weights, "log_weights": log_weights, "bad_rows": bad_rows}
     for_text = {"format": format, "header": header, "delimiter": delimiter}
-    options: ReadOptions = {**for_text, **columns, "bad_rows": bad_rows}  # type: ignore[typeddict-item]
+    options: ReadOptions = {**for_text, **columns, **more}  # type: ignore[typeddict-item]
+    rules = event_rules(options)
     sink = InMemorySink()
     if _is_path(source):
         file = read_file(Path(source), options, sink)
-        return _reading(file, sink, file.format_name or "")
+        return _reading(file, sink, file.format_name or "", rules)
     _refuse(for_text, "is for text files")
     if isinstance(source, Interactions) or sparse.issparse(source):
         _refuse(columns, f"is for tables, and a {type(source).__name__} has no named columns")
@@ -118,16 +132,16 @@ def read_interactions(
         frame = Source(f"the {kind.__module__.partition('.')[0]} {kind.__name__}", sink, options)
         read_frame(frame, source)
         frame.finish()
-        return _reading(frame, sink, "frame")
+        return _reading(frame, sink, "frame", rules)
     raise InputError(
         f"cannot read interactions from a {type(source).__name__}; give a path, a pandas or Polars "
         "frame, a pyarrow Table or a scipy sparse matrix"
     )
 
 
-def _reading(source: Source, sink: InMemorySink, format: str) -> Reading:
+def _reading(source: Source, sink: InMemorySink, format: str, rules: EventRules) -> Reading:
     counts = source.rows_read, source.rows_rejected
-    return Reading(sink.interactions(), tuple(source.notes), *counts, format)
+    return Reading(sink.interactions(rules), tuple(source.notes), *counts, format)
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
@@ -148,7 +162,11 @@ def load(path: str | Path, **options: Unpack[ReadOptions]) -> Split | Reading:
     if not path.is_dir():
         return read_interactions(path, **options)
     if is_prepared(path):
-        given = {name: value for name, value in options.items() if name != "bad_rows"}
+        given = {
+            name: None if value is False else value
+            for name, value in options.items()
+            if name != "bad_rows"
+        }
         _refuse(given, "is for raw files, not for prepared data")
         return open_prepared(path)
     if (path / "tensors.safetensors").is_file():

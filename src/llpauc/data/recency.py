@@ -72,7 +72,8 @@ def event_ages(events: Events, by: By) -> Floats:
 def recent_counts(
     events: Events, half_life: float, by: By | None = None
 ) -> npt.NDArray[np.float32]:
-    """The users of each item, each weighted by the age of the latest event of the pair.
+    """The users of each item, each weighted by the age of the latest event of the pair, and by the
+    weights of its events.
 
     With an infinite half-life these are the counts of plain popularity.
 
@@ -227,21 +228,30 @@ def one_list_values(
     return TOPK_METRICS[parsed.family](hits, n_targets, parsed.k)
 
 
-def _latest(parts: Sequence[Interactions], ages: Floats) -> tuple[npt.NDArray[np.int32], Floats]:
-    """The item of each distinct user-item pair, and the age of its latest event."""
-    users = np.concatenate([part.users for part in parts])
-    items = np.concatenate([part.items for part in parts])
+def _latest(
+    parts: Sequence[Interactions], ages: Floats
+) -> tuple[npt.NDArray[np.int32], Floats, Floats | None]:
+    """The item and the weight of each distinct user-item pair, and the age of its latest event."""
+    events = join(parts)
     newest_first = np.argsort(ages, kind="stable")
-    pairs = pair_codes(users, items, parts[0].n_items)[newest_first]
-    _, first = np.unique(pairs, return_index=True)
-    latest = newest_first[first]
-    return items[latest], ages[latest]
+    pairs = pair_codes(events.users, events.items, events.n_items)[newest_first]
+    _, first, pair_of = np.unique(pairs, return_index=True, return_inverse=True)
+    latest, of_events = newest_first[first], events.event_weights
+    weights = None
+    if of_events is not None:
+        weights = np.bincount(pair_of, of_events[newest_first], len(latest)).astype(np.float64)
+    return events.items[latest], ages[latest], weights
 
 
 def _counts(
-    items: npt.NDArray[np.int32], ages: Floats, half_life: float, n_items: int
+    items: npt.NDArray[np.int32],
+    ages: Floats,
+    weights: Floats | None,
+    half_life: float,
+    n_items: int,
 ) -> npt.NDArray[np.float32]:
-    return np.bincount(items, _weights(ages, half_life), minlength=n_items).astype(np.float32)
+    of_pairs = _weights(ages, half_life) * (1 if weights is None else weights)
+    return np.bincount(items, of_pairs, minlength=n_items).astype(np.float32)
 
 
 def _weights(ages: Floats, half_life: float) -> Floats:
@@ -255,12 +265,12 @@ def _forward(
     earlier: Sequence[Interactions], ages: Floats, last: Interactions, metric: str
 ) -> dict[float, Floats]:
     """Half-life -> metric values of the last part's users, predicted from the earlier parts."""
-    latest, seen = _latest(earlier, ages), join(earlier).matrix
+    latest, seen = _latest(earlier, ages), join(earlier).excluded
     oldest = float(ages.max())
     grid = [math.inf, *(oldest / 2**halved for halved in _HALVINGS if oldest > 0)]
     return {
         half_life: one_list_values(
-            _counts(*latest, half_life, last.n_items), last.matrix, seen, metric
+            _counts(*latest, half_life, last.n_items), last.targets, seen, metric
         )
         for half_life in grid
     }
@@ -284,7 +294,7 @@ def _crossed(
     earlier: Sequence[Interactions], last: Interactions, metric: str
 ) -> dict[float, Floats]:
     """Half-life in parts -> values of the last part's users, each half predicted from the other."""
-    seen = join(earlier).matrix
+    seen = join(earlier).excluded
     second = (np.cumsum(np.bincount(last.users, minlength=last.n_users) > 0) % 2 == 0)[last.users]
     values: dict[float, list[Floats]] = {}
     for predicted in (~second, second):
@@ -292,7 +302,7 @@ def _crossed(
         latest = _latest(parts, event_ages(parts, "parts"))
         for half_life in (math.inf, *(1 / halved for halved in _PART_HALVINGS)):
             scores = _counts(*latest, half_life, last.n_items)
-            measured = one_list_values(scores, last.take(predicted).matrix, seen, metric)
+            measured = one_list_values(scores, last.take(predicted).targets, seen, metric)
             values.setdefault(half_life, []).append(measured)
     return {half_life: np.concatenate(halves) for half_life, halves in values.items()}
 

@@ -11,7 +11,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -28,9 +28,10 @@ from llpauc.data.columns import (
     Sample,
     ValueKind,
     detect_columns,
+    is_number,
 )
 from llpauc.data.ids import IdKind, IdMap, Indices, number_by_text
-from llpauc.data.interactions import Interactions
+from llpauc.data.interactions import EventRules, Interactions
 from llpauc.errors import InputError
 
 BATCH_ROWS = 1_000_000
@@ -48,7 +49,11 @@ _VALID_SQL = {
     "item": "\"item\" <> ''",
     "rating": f"abs(rating) <= {_FLOAT32_MAX!r}",
     "timestamp": 'isfinite("timestamp")',
+    "weight": f"weight >= 0 AND weight <= {_FLOAT32_MAX!r}",
+    "event_type": "event_type > 0",
 }
+_DTYPES: dict[str, Any] = {"rating": np.float32, "timestamp": np.float64, "weight": np.float32}
+_DTYPES |= {"event_type": np.uint8}
 
 
 def connect(
@@ -78,13 +83,14 @@ def connect(
 
 def _checked_sql(roles: ColumnRoles, table: str, columns: Sequence[str]) -> str:
     """SQL of a table with one column per role, and `invalid`: the first role with a bad value."""
-    text = "CAST({} AS VARCHAR)"
+    text = "CAST({column} AS VARCHAR)"
     if roles.blanks:
         text = f"trim({text}, '{roles.blanks}')"
+    known = ", ".join("'" + name.replace("'", "''") + "'" for name in roles.event_types)
+    # The number of the type, from 1
+    by_role = {"user": text, "item": text, "event_type": f"list_position([{known}], {text})"}
     converted = {
-        role: text.format(column)
-        if role in ("user", "item")
-        else _VALUE_SQL[roles.kind(role)].format(column=column)
+        role: (by_role.get(role) or _VALUE_SQL[roles.kind(role)]).replace("{column}", column)
         for role, column in zip(roles.positions, columns, strict=True)
     }
     selected = ", ".join(f'{column} AS "{role}"' for role, column in converted.items())
@@ -98,7 +104,7 @@ def _checked_sql(roles: ColumnRoles, table: str, columns: Sequence[str]) -> str:
 
 
 def checked_query(roles: ColumnRoles, table: str) -> str:
-    """SQL that selects user, item, rating and timestamp from the columns c0, c1, ... of a table,
+    """SQL that selects the columns of all roles from the columns c0, c1, ... of a table,
     and raises an error at the first row that is not valid."""
     checked = _checked_sql(roles, table, [f"c{place}" for place in roles.positions.values()])
     valid = "CASE WHEN invalid IS NULL THEN true ELSE error('bad values') END"
@@ -113,6 +119,10 @@ class ReadOptions(TypedDict, total=False):
     item: Column
     rating: Column
     timestamp: Column
+    weight: Column
+    event_type: Column
+    event_weights: Mapping[str, float] | str | None
+    log_weights: bool
     header: bool | None
     delimiter: str | None
     bad_rows: str
@@ -170,8 +180,7 @@ class InMemorySink(Sink):
             if role in self.kinds:
                 self._batches[role].append(encode_ids(column))
             else:  # copied: a column of DuckDB's would keep the text of its batch in memory
-                kind = np.float32 if role == "rating" else np.float64
-                self._batches[role].append(np.array(column, kind))
+                self._batches[role].append(np.array(column, _DTYPES[role]))
 
     def add_query(self, query: str, path: str, expected: int) -> None:
         rows = 0
@@ -195,13 +204,19 @@ class InMemorySink(Sink):
     def divide_times(self, by: float) -> None:
         self._batches["timestamp"] = [batch / by for batch in self._batches["timestamp"]]
 
-    def interactions(self) -> Interactions:
+    def interactions(self, rules: EventRules) -> Interactions:
         (users, user_ids), (items, item_ids) = self._indexed("user"), self._indexed("item")
-        ratings, timestamps = (
+        ratings, timestamps, weights, numbers = (
             np.concatenate(batches) if (batches := self._batches[role]) else None
-            for role in ("rating", "timestamp")
+            for role in ROLES[2:]
         )
-        return Interactions(users, items, user_ids, item_ids, ratings, timestamps)
+        types = None
+        if numbers is not None:
+            of_types = np.array(list(rules.type_weights.values()), np.float32)[numbers - 1]
+            weights = of_types if weights is None else weights * of_types
+            types = np.uint32(1) << (numbers - 1).astype(np.uint32)
+        events = Interactions(users, items, user_ids, item_ids, ratings, timestamps, weights, types)
+        return replace(events, rules=rules)
 
     def _indexed(self, role: str) -> tuple[Indices, IdMap]:
         encoded = pa.chunked_array(self._batches[role])
@@ -277,6 +292,7 @@ class Source:
         """Detect and announce the columns; the arguments are those of `columns.Sample`."""
         sample = Sample(self.name, columns, values, header, kinds)
         roles = detect_columns(sample, self.requested)
+        roles = replace(roles, event_types=tuple(event_rules(self.options).type_weights))
         self.start(roles)
         return roles
 
@@ -372,12 +388,41 @@ class Source:
                 self.sink.divide_times(1000.0**unit)
 
 
+def event_rules(options: ReadOptions) -> EventRules:
+    """The rules of the event types; `EventRules` without types if there is no such column.
+
+    >>> event_rules({"event_type": "kind", "event_weights": "view=1,buy=10"}).type_weights
+    {'view': 1.0, 'buy': 10.0}
+    """
+    column, weights = options.get("event_type"), options.get("event_weights")
+    log = bool(options.get("log_weights"))
+    if log and column is None and options.get("weight") is None:
+        raise InputError("log_weights (--log-weights) is for events with weights; give --weight")
+    if (column is None) != (weights is None):
+        raise InputError(
+            "event_type names a column and event_weights the weight of each type in it; give both"
+            " (--event-type COLUMN --event-weights view=1,purchase=10)"
+        )
+    if isinstance(weights, str):
+        pairs = [pair.rpartition("=") for pair in weights.split(",")]
+        bad = next((p for p in pairs if not (p[0].strip() and is_number(p[2].strip()))), None)
+        if bad is not None or len({name.strip() for name, _, _ in pairs}) < len(pairs):
+            reason = "a type occurs twice" if bad is None else f"got {''.join(bad)!r}"
+            raise InputError(f"event_weights must be TYPE=WEIGHT,TYPE=WEIGHT,...; {reason}")
+        weights = {name.strip(): float(weight) for name, _, weight in pairs}
+    return EventRules(dict(weights or {}), log=log)
+
+
 def _problem(role: str, given: object, value: Any, kind: ValueKind) -> str:
     """Why the value of a role is not valid, as `given` in the source and after conversion."""
     if role in ("user", "item"):
         return f"the {role} id is {'missing' if value is None else 'empty'}"
     text = str(given)
     shown = repr(text if len(text) <= 60 else text[:57] + "...")
+    if role == "event_type":
+        return f"the event type {shown} has no weight; add it to event_weights (--event-weights)"
+    if role == "weight" and value is not None and value < 0:
+        return f"weight {shown} is negative"
     if value is not None and np.isfinite(value):
         return f"{role} {shown} is too large"
     expected = "a number" if kind == "number" else "a date like 2024-01-31 or 2024-01-31T12:00:00"

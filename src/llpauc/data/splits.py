@@ -285,11 +285,12 @@ def check_parts(sizes: dict[str, int], rule: SplitRule, note: str) -> None:
 # --- in memory ------------------------------------------------------------------------------------
 
 
-def canonical_order(data: Interactions) -> Positions:
+def canonical_order(data: Interactions, repeated_too: bool = False) -> Positions:
     """One position for each user-item pair, sorted by the ids (as text).
 
-    Of several events of a pair the earliest is taken. Random draws are made in this order, so that
-    a seed gives the same events whatever the order of the rows.
+    Of several events of a pair the earliest is taken, or with `repeated_too` all of them. Random
+    draws are made in this order, so that a seed gives the same events whatever the order of the
+    rows.
 
     >>> data = Interactions.of(["b", "a", "b"], ["x", "y", "x"], timestamps=[2, 3, 1])
     >>> canonical_order(data).tolist()
@@ -297,7 +298,9 @@ def canonical_order(data: Interactions) -> Positions:
     """
     user_place, item_place = _text_order(data.user_ids), _text_order(data.item_ids)
     keys = pair_codes(user_place[data.users], item_place[data.items], data.n_items)
-    order = sorted_rows(keys, data.timestamps, data.ratings)
+    order = sorted_rows(keys, data.timestamps, data.ratings, data.types, data.weights)
+    if repeated_too:
+        return order
     first: npt.NDArray[np.bool_] = np.diff(keys[order], prepend=-1) != 0
     return order[first]
 
@@ -347,7 +350,10 @@ def _apply(data: Interactions, rule: SplitRule, seed: Seed | None) -> Split:
         raise InputError(
             f"the split '{rule.title}' needs a seed; give an integer such as seed=2024"
         )
-    order = canonical_order(data)
+    # Events with weights add up, also where the pair is in an earlier part. At random, the events
+    # of a pair stay together.
+    weighted = data.weights is not None
+    order = canonical_order(data, repeated_too=weighted and rule.by_time)
     n = len(order)
     if not n:
         raise TooFewEvents("there is no event to split; check the file and its filters")
@@ -379,9 +385,16 @@ def _apply(data: Interactions, rule: SplitRule, seed: Seed | None) -> Split:
     # The parts, with their rows in the order of the data.
     row_codes = np.full(len(data), -1, dtype=np.int8)
     row_codes[order] = codes
+    if weighted and not rule.by_time:
+        all_rows = canonical_order(data, repeated_too=True)
+        pairs = pair_codes(data.users[all_rows], data.items[all_rows], data.n_items)
+        row_codes[all_rows] = codes[np.cumsum(np.diff(pairs, prepend=-1) != 0) - 1]
     train, valid, test = (data.take(row_codes == code) for code in range(3))
     check_parts({"train": len(train), "valid": len(valid), "test": len(test)}, rule, notes[0])
-    notes += dropped_note(len(data) - n, data.timestamps is not None)
+    if weighted:
+        notes.append(f"{data.duplicates} repeated events of a user-item pair add up")
+    else:
+        notes += dropped_note(len(data) - n, data.timestamps is not None)
     in_train = np.zeros(data.n_users, dtype=bool)
     in_train[train.users] = True
     test_users = np.unique(test.users)

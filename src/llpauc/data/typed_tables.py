@@ -149,8 +149,8 @@ def _typed_kind(kind: pa.DataType) -> ValueKind | None:
 def _check_type(name: str, role: str, kind: pa.DataType) -> IdKind | None:
     """Refuse a type that cannot play the role; the kind of ids."""
     if role not in ("user", "item"):
-        typed = _typed_kind(kind)
-        if not is_text(kind) and (typed is None or (typed == "date" and role == "rating")):
+        typed = "number" if role == "event_type" else _typed_kind(kind)
+        if not is_text(kind) and (typed is None or (typed == "date" and role != "timestamp")):
             raise InputError(f"{name}: the {role} has the type {kind}; give numbers")
         return None
     if pa.types.is_integer(kind):

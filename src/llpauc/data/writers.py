@@ -18,10 +18,13 @@ from llpauc.data.columns import ROLES
 from llpauc.data.ids import is_text
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import choose
-from llpauc.storage.atomic import writer_lock
+from llpauc.storage.atomic import atomic_write, writer_lock
 from llpauc.storage.manifest import FolderKind, written_folder
 
-_RECBOLE_COLUMNS = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
+_RECBOLE_COLUMNS = (
+    *("user_id:token", "item_id:token", "rating:float", "timestamp:float"),
+    *("weight:float", "event_type:token"),
+)
 SPLIT_FOLDER = FolderKind(
     kind="llpauc split",
     noun="a split written by llpauc",
@@ -41,7 +44,8 @@ WRITERS: dict[str, Callable[[Interactions, Path], None]] = {
 def write_split(
     split: Split, folder: str | os.PathLike[str], format: str = "tsv"
 ) -> dict[str, Path]:
-    """Write one file per part, with ids, and with ratings and timestamps if the data have them.
+    """Write one file per part, with ids, and with ratings, timestamps, weights and event types if
+    the data have them.
 
     Files are named `train.tsv`, `valid.tsv` and `test.tsv`; RecBole's `.inter` files also carry
     the name of their folder (`mydata/mydata.train.inter`). A manifest lists the files: a folder
@@ -81,7 +85,7 @@ def write_splits(splits: Mapping[Path, Split], format: str = "tsv") -> list[dict
 
 
 def _table(data: Interactions, names: Sequence[str] = ROLES) -> pa.Table:
-    user, item, rating, timestamp = names
+    user, item, rating, timestamp, weight, event_type = names
     columns = {user: data.user_ids.arrow(data.users), item: data.item_ids.arrow(data.items)}
     if data.ratings is not None:
         columns[rating] = pa.array(data.ratings)
@@ -90,7 +94,24 @@ def _table(data: Interactions, names: Sequence[str] = ROLES) -> pa.Table:
         # Whole seconds are written as integers, as long as float64 is exact.
         whole = bool(np.all((times == np.floor(times)) & (np.abs(times) < 2.0**53)))
         columns[timestamp] = pa.array(times.astype(np.int64) if whole else times)
+    # The columns of the source: reading multiplies the weight of an event and of its type.
+    weights = data.weights
+    if data.types is not None and weights is not None:
+        number = np.log2(data.types).astype(np.int64)
+        of_type = np.array(list(data.rules.type_weights.values()), np.float32)[number]
+        weights = np.divide(weights, of_type, out=np.ones_like(weights), where=of_type > 0)
+        columns[event_type] = pa.array(list(data.rules.type_weights)).take(pa.array(number))
+        weights = None if (weights == 1).all() else weights
+    if weights is not None:
+        columns[weight] = pa.array(weights)
     return pa.table(columns)
+
+
+def write_events(data: Interactions, path: str | os.PathLike[str]) -> None:
+    """Write events to one file, atomically; the suffix is the format (`WRITERS`)."""
+    write = choose(WRITERS, Path(path).suffix.removeprefix("."), "format of the file")
+    with atomic_write(Path(path)) as temporary:
+        write(data, temporary)
 
 
 def write_delimited(table: pa.Table, path: Path, delimiter: str) -> None:

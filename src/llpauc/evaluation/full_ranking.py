@@ -2,7 +2,9 @@
 
 Conventions, recorded in every result:
 
-- Candidates are all items of the split, except those masked by a named policy (`MASKS`).
+- Candidates are all items of the split, except those masked by a named policy (`MASKS`). Where
+  events have types, the policy masks only pairs with an event of the types that are left out of the
+  lists, and only relevant types are targets (`llpauc.data.EventRules`).
 - A user without an event in the evaluated part has no value, and is counted.
 - A target that is masked (because it is also in train) cannot be ranked, but counts in the
   denominator of Recall and NDCG. The AUC family is defined on candidates, and ignores it.
@@ -51,10 +53,10 @@ class Mask(NamedTuple):
 
 MASKS: dict[str, Mask] = {
     "seen": Mask("items of train, and of valid when testing", pairs_before),
-    "train": Mask("items of train only", lambda split, on: split.train.matrix),
+    "train": Mask("items of train only", lambda split, on: split.train.excluded),
     "paper": Mask(
         "as seen, but an item that is also a target stays (as in the reference program)",
-        lambda split, on: without(pairs_before(split, on), split.parts[on].matrix),
+        lambda split, on: without(pairs_before(split, on), split.parts[on].targets),
     ),
     "none": Mask("nothing", lambda split, on: sparse.csr_matrix(split.train.matrix.shape)),
 }
@@ -156,10 +158,12 @@ def evaluate(
         raise InputError("no metric given; try recall@20")
     masked_pairs = choose(MASKS, mask, "mask").matrix
 
-    targets = split.parts[on].matrix
+    targets = split.parts[on].targets
     users = np.flatnonzero(np.diff(targets.indptr)).astype(np.int32)
     if not len(users):
-        raise InputError(f"the {on} part is empty: nothing to evaluate")
+        relevant = split.parts[on].rules.relevant
+        reason = "empty" if relevant is None else f"without an event of type {relevant}"
+        raise InputError(f"the {on} part is {reason}: nothing to evaluate")
     all_users, users = users, users[processes.slice_of(len(users))]
     targets, masked = targets[users], masked_pairs(split, on)[users]
     needs_counts = any(metric.k is None for metric in parsed)
@@ -187,7 +191,7 @@ def evaluate(
     return Evaluation(
         users=all_users,
         user_ids=split.user_ids,
-        warm=np.diff(split.train.matrix.indptr)[all_users] > 0,
+        warm=np.diff(split.train.positives.indptr)[all_users] > 0,
         n_targets=processes.gather(n_targets),
         values={name: processes.gather(of_users) for name, of_users in values.items()},
         n_without_targets=split.n_users - len(all_users),

@@ -188,6 +188,8 @@ class ByHistory:
 
 
 def item_counts(train: Interactions) -> Scores:
-    """Distinct users of each item, the score of the popularity model."""
-    counts = np.bincount(train.matrix.indices, minlength=train.n_items)
+    """The weights of each item's users added up (without weights, their number), the score of the
+    popularity model."""
+    pairs = train.positives
+    counts = np.bincount(pairs.indices, pairs.data, minlength=train.n_items)
     return counts.astype(np.float32)

@@ -53,7 +53,7 @@ def suggest_alpha_beta(interactions: Interactions, k: int = 20) -> Suggestion:
     (0.5, 0.5, 1.0)
     """
     k = check_at_least("k", k, 1)
-    positives = np.diff(interactions.matrix.indptr)
+    positives = np.diff(interactions.positives.indptr)
     positives = positives[positives > 0]
     if len(positives) == 0:
         raise InputError("no events, so no positives to set alpha from")

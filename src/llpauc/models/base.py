@@ -119,7 +119,8 @@ class NewEvents:
 
     Args:
         old: the pairs of the run.
-        new: the pairs that the run does not have, each once.
+        new: the pairs that the run does not have, each once; where events have weights, all new
+            events.
         new_users, new_items: indices whose first event is among `new`.
     """
 
@@ -243,7 +244,7 @@ class Model(ABC):
         """
         model = cls(cls.Options(**options))
         data = data if isinstance(data, FitData) else FitData.of(data)
-        return model.scorer(model.fit(data).events.matrix)
+        return model.scorer(model.fit(data).events.positives)
 
 
 def check_shape(name: str, array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:

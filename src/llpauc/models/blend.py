@@ -116,7 +116,7 @@ class Blend(Model):
                 logger.warning("%s", f"{name} is left out of the blend: {error}")
                 del self.others[name]
         models = [self.main, *self.others.values()]
-        weights = choose_weights([model.scorer(split.train.matrix) for model in models], split)
+        weights = choose_weights([model.scorer(split.train.positives) for model in models], split)
         helpful = {n: round(w, 4) for n, w in zip(self.others, weights[1:], strict=True) if w}
         self.others = {name: self.others[name] for name in helpful}
         self.weights = [1 - sum(helpful.values()), *helpful.values()]
@@ -184,10 +184,10 @@ def choose_weights(scorers: Sequence[Scorer], split: Split) -> list[float]:
     """
     split = sampled_valid(split)
     assert split.valid is not None
-    users = np.unique(split.valid.users)
-    warm = users[np.diff(split.train.matrix.indptr)[users] > 0]
+    users = np.flatnonzero(np.diff(split.valid.targets.indptr)).astype(np.int32)
+    warm = users[np.diff(split.train.positives.indptr)[users] > 0]
     users = warm if len(warm) else users
-    masked, relevant = pairs_before(split, "valid")[users], split.valid.matrix[users]
+    masked, relevant = pairs_before(split, "valid")[users], split.valid.targets[users]
     n_relevant = np.diff(relevant.indptr)
     lists = [rank(scorer, users, _CANDIDATES, masked=masked) for scorer in scorers]
     candidates = np.sort(np.concatenate([ranking.items for ranking in lists], axis=1), axis=1)

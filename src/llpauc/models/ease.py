@@ -56,7 +56,7 @@ class EASE(Model):
 
     | symbol | meaning | name |
     |---|---|---|
-    | X | users x items matrix of zeros and ones | `train.matrix` |
+    | X | users x items matrix of zeros and ones, or of weights | `train.positives` |
     | B | items x items weights | `weights` |
     | lambda | ridge penalty, above 0 | `regularization` |
 
@@ -76,8 +76,8 @@ class EASE(Model):
         if train.n_items > _FULL_ITEMS:
             return _local_cost(train)
         size = min(train.n_items, _PROBE_ITEMS)
-        pairs = _pairs(train.matrix)
-        sample = train.matrix[:: max(1, int(pairs // _PROBE_PAIRS))]
+        pairs = _pairs(train.positives)
+        sample = train.positives[:: max(1, int(pairs // _PROBE_PAIRS))]
         times = []
         # The fastest counts: on a busy machine, threads that wait for each other take far longer.
         for threads in _PROBE_THREADS:
@@ -123,7 +123,7 @@ class EASE(Model):
             trial = EASE(dataclasses.replace(self.options, **options))
             trial.weights = item_weights(split.train, options["regularization"], neighbours)
             trial.fallback = item_counts(split.train)
-            return valid_metric(trial.scorer(split.train.matrix), split)
+            return valid_metric(trial.scorer(split.train.positives), split)
 
         first = {"regularization": _FIRST}
         return best_of_grids({"regularization": _GRID}, first, value)["regularization"]
@@ -160,20 +160,20 @@ def item_weights(train: Interactions, regularization: float, neighbours: int) ->
                 f"EASE inverts an items x items matrix: {n_items:,} items would need"
                 f" {needed / 2**30:.0f} GB; leave neighbours out, or set it to {_NEIGHBOURS}"
             )
-        gram = np.asarray((train.matrix.T @ train.matrix).todense(), dtype=np.float32)
+        gram = np.asarray((train.positives.T @ train.positives).todense(), dtype=np.float32)
         gram[np.diag_indices_from(gram)] += np.float32(regularization)
         return _full_weights(_inverse(gram))
-    needed = int(8 * min(_pairs(train.matrix), float(n_items) ** 2))
+    needed = int(8 * min(_pairs(train.positives), float(n_items) ** 2))
     if needed > _MAX_BYTES:
         raise InputError(
             f"EASE counts the users that items have in common: these events would need up to"
             f" {needed / 2**30:.0f} GB; use itemknn, or a k-core with fewer items"
         )
-    gram = (train.matrix.T @ train.matrix).tocsr()
+    gram = (train.positives.T @ train.positives).tocsr()
     gram.sort_indices()
     starts, columns = gram.indptr.astype(np.int64), gram.indices.astype(np.int32)
     counts = gram.data.astype(np.float32)
-    totals = item_counts(train)
+    totals = gram.diagonal().astype(np.float32)
     chosen = np.full((n_items, neighbours), -1, np.int32)
     solved = np.zeros((n_items, neighbours), np.float32)
     _solve_all(starts, columns, counts, totals, np.float32(regularization), chosen, solved)
@@ -285,7 +285,7 @@ def _local_cost(train: Interactions) -> tuple[float, int]:
     sample = train.take(train.items < _PROBE_ITEMS // 2)
     item_weights(sample, _FIRST, _NEIGHBOURS)
     seconds = (time.perf_counter() - begin) * train.n_items / (_PROBE_ITEMS // 2)
-    return 2 * seconds, int(12 * min(_pairs(train.matrix), float(train.n_items) ** 2))
+    return 2 * seconds, int(12 * min(_pairs(train.positives), float(train.n_items) ** 2))
 
 
 def _inverse(gram: Scores) -> Scores:

@@ -173,13 +173,13 @@ class EmbeddingModel(Model):
     def _learned_history_map(
         self, network: EmbeddingNetwork, train: Interactions, users: Scores, items: Scores
     ) -> HistoryMap:
-        return learn_history_map(train.matrix, users, items)
+        return learn_history_map(train.positives, users, items)
 
     def set_vectors(
         self, users: Scores, items: Scores, history_map: HistoryMap, train: Interactions
     ) -> None:
         """Take over vectors; a user without history gets the scores of the mean warm user."""
-        warm = np.diff(train.matrix.indptr) > 0
+        warm = np.diff(train.positives.indptr) > 0
         self.fallback = items @ _mean(users[warm])
         self.vectors = Vectors(users, items, history_map)
 
@@ -236,7 +236,7 @@ class EmbeddingModel(Model):
         """Vectors of known and new users and items, as the table above says."""
         known = self._known_vectors()
         n_users, n_items = len(known.user_vectors), len(known.item_vectors)
-        have, had = new.all.matrix, new.old.matrix[:n_users, :n_items]
+        have, had = new.all.positives, new.old.positives[:n_users, :n_items]
         users = grown(known.user_vectors, new.all.n_users)
         items = grown(known.item_vectors, new.all.n_items)
 
@@ -256,7 +256,7 @@ class EmbeddingModel(Model):
         return users, items
 
     def _extended_history_map(self, new: NewEvents, users: Scores, items: Scores) -> HistoryMap:
-        return learn_history_map(new.all.matrix, users, items)
+        return learn_history_map(new.all.positives, users, items)
 
     def resumed_network(self, new: NewEvents, users: Scores, items: Scores) -> EmbeddingNetwork:
         """A network with these vectors, to be trained on all events.

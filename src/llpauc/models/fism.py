@@ -106,10 +106,11 @@ def _weighted_sums(starts, columns, weights, rows, table, out):  # type: ignore[
 
 
 def history_weights(train: Interactions) -> Any:
-    """Users x items CSR: 1 / sqrt(length of the history) where the user has the item."""
-    weights = train.matrix.copy()
+    """Users x items CSR: the weight of the pair / sqrt(length of the history)."""
+    weights = train.positives.copy()
     lengths = np.diff(weights.indptr)
-    weights.data = np.repeat(1 / np.sqrt(np.maximum(lengths, 1)), lengths).astype(np.float32)
+    scale = np.repeat(1 / np.sqrt(np.maximum(lengths, 1)), lengths)
+    weights.data = (weights.data * scale).astype(np.float32)
     return weights
 
 
@@ -140,7 +141,7 @@ class FISM(EmbeddingModel):
 
     def _extended_history_rows(self, new: NewEvents) -> Scores:
         """For each new item the mean of its users' mean history rows."""
-        have = new.all.matrix
+        have = new.all.positives
         rows = grown(self._known_vectors().history_map.history_rows, new.all.n_items)
         known = rows.any(axis=1).astype(np.float32)  # new rows are still 0
         n_known = have @ known

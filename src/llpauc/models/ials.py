@@ -31,12 +31,13 @@ _FOLD_IN_STEPS = 10  # for new users, who start at 0
 class IALS(Model):
     """score(u, i) = <p_u, q_i>, with vectors that minimize
 
-        sum_{(u,i) in train} (<p_u, q_i> - 1)^2 + a sum_{all u,i} <p_u, q_i>^2
+        sum_{(u,i) in train} w_ui (<p_u, q_i> - 1)^2 + a sum_{all u,i} <p_u, q_i>^2
         + lambda (sum_u (n_u + a n_items) |p_u|^2 + sum_i (n_i + a n_users) |q_i|^2)
 
     Users and items are solved for in turn. Each user is a linear system
 
-        (a Q'Q + sum_{i of u} q_i q_i' + lambda (n_u + a n_items) I) p_u = sum_{i of u} q_i
+        (a Q'Q + sum_{i of u} w_ui q_i q_i' + lambda (n_u + a n_items) I) p_u
+        = sum_{i of u} w_ui q_i
 
     and a few steps of conjugate gradients from the previous vector are enough. A new user is solved
     for in the same way.
@@ -45,7 +46,8 @@ class IALS(Model):
     |---|---|---|
     | a | weight of every pair, observed or not | `unobserved_weight` |
     | lambda | ridge penalty, scaled with the frequencies | `regularization` |
-    | n_u, n_i | events of a user, of an item | |
+    | w_ui | weight of a pair, 1 without weights | `train.positives` |
+    | n_u, n_i | sum of the weights of a user, of an item | |
 
     Where `regularization` or `unobserved_weight` is not given, it is chosen on the validation part;
     `options` then holds the choice.
@@ -96,7 +98,7 @@ class IALS(Model):
         self.options = dataclasses.replace(self.options, **best)
 
     def _factorize(self, train: Interactions) -> None:
-        by_user, by_item = train.matrix, train.matrix.T.tocsr()
+        by_user, by_item = train.positives, train.positives.T.tocsr()
         rng = np.random.default_rng(0)
         scale = np.float32(0.1 / np.sqrt(self.options.dimensions))
         shape = (train.n_items, self.options.dimensions)
@@ -115,10 +117,10 @@ class IALS(Model):
         weight = np.float32(self.options.unobserved_weight)
         with threadpool_limits(1, "blas"):  # its threads would change the order of the sums
             gram = weight * (others.T @ others)
-        lengths = np.diff(histories.indptr)
+        lengths = np.asarray(histories.sum(axis=1)).ravel()
         penalties = self.options.regularization * (lengths + weight * len(others))
         _conjugate_gradients(
-            histories.indptr.astype(np.int64), histories.indices, others, gram,
+            histories.indptr.astype(np.int64), histories.indices, histories.data, others, gram,
             penalties.astype(np.float32), vectors, steps,
         )  # fmt: skip
 
@@ -149,21 +151,22 @@ class IALS(Model):
 
 
 @numba.njit(parallel=True, cache=True, fastmath=True)
-def _conjugate_gradients(starts, columns, others, gram, penalties, vectors, steps):
-    """Solve (gram + sum of y y' + penalty I) x = sum of y for each row, y the vectors of its
-    columns, from x as it is. A row without columns becomes 0."""
+def _conjugate_gradients(starts, columns, values, others, gram, penalties, vectors, steps):
+    """Solve (gram + sum of w y y' + penalty I) x = sum of w y for each row, y the vectors of its
+    columns and w their values, from x as it is. A row without columns becomes 0."""
     d = others.shape[1]
     for row in numba.prange(len(vectors)):
         x = vectors[row]
         items = columns[starts[row] : starts[row + 1]]
+        weights = values[starts[row] : starts[row + 1]]
         if len(items) == 0:
             x[:] = 0
             continue
         residual, image = np.zeros(d, np.float32), np.empty(d, np.float32)
-        _apply(items, others, gram, penalties[row], x, image)
-        for i in items:
+        _apply(items, weights, others, gram, penalties[row], x, image)
+        for i, w in zip(items, weights):  # noqa: B905, of Numba
             for k in range(d):
-                residual[k] += others[i, k]
+                residual[k] += w * others[i, k]
         size = np.float32(0)
         for k in range(d):
             residual[k] -= image[k]
@@ -172,7 +175,7 @@ def _conjugate_gradients(starts, columns, others, gram, penalties, vectors, step
         for _ in range(steps):
             if size < np.float32(1e-20):
                 break
-            _apply(items, others, gram, penalties[row], direction, image)
+            _apply(items, weights, others, gram, penalties[row], direction, image)
             along = np.float32(0)
             for k in range(d):
                 along += direction[k] * image[k]
@@ -190,17 +193,17 @@ def _conjugate_gradients(starts, columns, others, gram, penalties, vectors, step
 
 # Inlined: as a function of its own it would be optimized in another way once it is cached.
 @numba.njit(inline="always", fastmath=True)
-def _apply(items, others, gram, penalty, x, out):
-    """out = (gram + sum of y y' + penalty I) x."""
+def _apply(items, weights, others, gram, penalty, x, out):
+    """out = (gram + sum of w y y' + penalty I) x."""
     d = len(x)
     for k in range(d):
         out[k] = penalty * x[k]
     for k in range(d):
         for m in range(d):
             out[m] += gram[k, m] * x[k]
-    for i in items:
+    for i, w in zip(items, weights):  # noqa: B905, of Numba
         product = np.float32(0)
         for k in range(d):
             product += others[i, k] * x[k]
         for k in range(d):
-            out[k] += product * others[i, k]
+            out[k] += w * product * others[i, k]

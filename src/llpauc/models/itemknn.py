@@ -29,7 +29,9 @@ class ItemKNN(Model):
 
     sim(j, i) = |U_j and U_i| / (sqrt(|U_j| |U_i|) + shrinkage)
 
-    U_i are the users of item i. After `fit`, `neighbours` is sim as a CSR matrix, row j, column i.
+    U_i are the users of item i; where events have weights, sim is the cosine of the weights of the
+    items' users, and j counts with its weight. After `fit`, `neighbours` is sim as a CSR matrix,
+    row j, column i.
 
     Reference: Sarwar et al., WWW 2001; shrinkage as in Dacrema et al., RecSys 2019.
     """
@@ -40,17 +42,19 @@ class ItemKNN(Model):
 
     @classmethod
     def fit_cost(cls, train: Interactions) -> tuple[float, int]:
-        pairs = float((np.diff(train.matrix.indptr).astype(np.float64) ** 2).sum())
+        pairs = float((np.diff(train.positives.indptr).astype(np.float64) ** 2).sum())
         return pairs / 2e7 + float(train.n_items) ** 2 * 2e-8, 0
 
     def fit(self, data: FitData, training: Training | None = None) -> FitResult:
         train, most = data.all, self.options.neighbours
-        by_item = train.matrix.T.tocsr()
-        norms = np.sqrt(np.diff(by_item.indptr)).astype(np.float32)
+        by_user = train.positives
+        by_item = by_user.T.tocsr()
+        norms = np.sqrt(np.bincount(by_user.indices, by_user.data**2.0, train.n_items))
+        norms = norms.astype(np.float32)
         shrinkage = np.float32(self.options.shrinkage)
         blocks = []
         for start in range(0, train.n_items, _BLOCK):
-            together = (by_item[start : start + _BLOCK] @ train.matrix).toarray()
+            together = (by_item[start : start + _BLOCK] @ by_user).toarray()
             scale = norms[start : start + _BLOCK, None] * norms[None, :] + shrinkage
             # Items without users have no norm; their row is zero whatever it is divided by.
             similar = np.divide(together, scale, out=np.zeros_like(together), where=scale > 0)

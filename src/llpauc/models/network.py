@@ -48,7 +48,7 @@ class EmbeddingNetwork(Trainable):
         self.options = options
         self.n_users, self.n_items = train.n_users, train.n_items
         self.has_bias = bool(getattr(options, "item_bias", False))
-        warm = torch.from_numpy(np.diff(train.matrix.indptr) > 0)
+        warm = torch.from_numpy(np.diff(train.positives.indptr) > 0)
         self.register_buffer("warm", warm, persistent=False)
         generator = torch.Generator().manual_seed(seed)
         self.user_table = self._initial_table(self._user_table_size(), generator)

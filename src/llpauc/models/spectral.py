@@ -21,11 +21,11 @@ _ROUNDS = 6
 
 def graph_weights(train: Interactions) -> Any:
     """Users x items CSR: 1 / sqrt(degree of the user times degree of the item)."""
-    weights = train.matrix.copy()
-    user_degrees = np.diff(weights.indptr)
-    item_degrees = np.bincount(weights.indices, minlength=train.n_items)
-    degrees = np.repeat(user_degrees, user_degrees).astype(float) * item_degrees[weights.indices]
-    weights.data = (1 / np.sqrt(degrees)).astype(np.float32)
+    weights = train.positives.copy()
+    user_degrees = np.asarray(weights.sum(axis=1, dtype=float)).ravel()
+    item_degrees = np.bincount(weights.indices, weights.data, minlength=train.n_items)
+    degrees = np.repeat(user_degrees, np.diff(weights.indptr)) * item_degrees[weights.indices]
+    weights.data = (weights.data / np.sqrt(degrees)).astype(np.float32)
     return weights
 
 

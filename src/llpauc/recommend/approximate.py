@@ -121,7 +121,7 @@ class ApproximateRanker:
         Up to as many candidates as the user's history is long may be seen items. Users with long
         histories are searched apart from the others, who need fewer candidates.
         """
-        starts = self._fitted.histories.indptr
+        starts = self._fitted.excluded.indptr
         n_seen = (starts[users[known] + 1] - starts[users[known]]) * self._request.exclude_seen
         needed = np.minimum(self._k + n_seen, len(self._shown))
         needed = np.minimum(2 ** np.ceil(np.log2(needed)).astype(np.int64), len(self._shown))
@@ -147,7 +147,7 @@ class ApproximateRanker:
         n_left = np.full(len(users), len(self._shown))
         # Leave out seen items.
         if self._request.exclude_seen:
-            seen = self._fitted.histories[users]
+            seen = self._fitted.excluded[users]
             row = np.repeat(np.arange(len(users)), np.diff(seen.indptr))
             codes = pair_codes(np.arange(len(users))[:, None], candidates, n_items)
             allowed &= ~np.isin(codes, pair_codes(row, seen.indices, n_items))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ import numpy.typing as npt
 from scipy import sparse
 
 from llpauc.data.ids import IdMap, Indices, as_id_text
-from llpauc.data.interactions import Interactions, without
+from llpauc.data.interactions import EventRules, Interactions, select_pairs, without
 from llpauc.errors import InputError, listing
 from llpauc.evaluation.ranking import rank
 from llpauc.evaluation.scorer import ByHistory, Constant, HistoryScorer, Scorer, Scores
-from llpauc.models.base import Arrays, Model, csr_arrays, csr_from_arrays
+from llpauc.models.base import Arrays, Model, check_shape, csr_arrays, csr_from_arrays
 
 HELD_OUT_PARTS = ("valid", "test")
+_TYPES = "histories.types"
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,13 @@ class Fitted:
     Args:
         model: the model.
         scorer: its scorer of the known users.
-        histories: (n_users, n_items) CSR of the users' items, which are not recommended again.
+        histories: (n_users, n_items) CSR of the users' items: the sum of the weights of a pair's
+            events, 1 without weights, 0 for an item that was only seen.
         user_ids, item_ids: the ids by index.
         held_out: part (valid, test) -> CSR of its pairs that the model was not trained on.
             Validation events that `fit` held out of train are also in `histories`.
+        types: the types of the events of each pair in `histories`, as bits; None without types.
+        rules: of the types; which of a user's items are not recommended again.
     """
 
     model: Model
@@ -39,12 +44,33 @@ class Fitted:
     user_ids: IdMap
     item_ids: IdMap
     held_out: Mapping[str, Any] = field(default_factory=dict)
+    types: npt.NDArray[np.uint32] | None = None
+    rules: EventRules = field(default_factory=EventRules)
 
     @staticmethod
     def of(model: Model, seen: Interactions) -> Fitted:
         """A model whose users have the events `seen`."""
-        scorer = model.scorer(seen.matrix)
-        return Fitted(model, scorer, seen.matrix, seen.user_ids, seen.item_ids)
+        ids, types = (seen.user_ids, seen.item_ids), seen.pair_types
+        scorer = model.scorer(seen.positives)
+        return Fitted(model, scorer, seen.histories, *ids, types=types, rules=seen.rules)
+
+    @cached_property
+    def excluded(self) -> Any:
+        """(n_users, n_items) CSR of the items that are not recommended to a user again."""
+        return self.rules.excluded(self.seen, self.types)
+
+    @cached_property
+    def seen(self) -> Any:
+        """(n_users, n_items) CSR of ones where a user has an event with the item."""
+        if (self.histories.data == 1).all():
+            return self.histories
+        return select_pairs(self.histories, np.ones(self.histories.nnz, bool))
+
+    def excluding(self, exclude: str | None) -> Fitted:
+        """With another rule of what is not recommended again; None keeps that of `fit`."""
+        return (
+            self if exclude is None else replace(self, rules=replace(self.rules, exclude=exclude))
+        )
 
     def holding_out(self, parts: Mapping[str, Any], trained: Any) -> Fitted:
         """With the pairs of `parts` (name -> CSR) that are not among the `trained` pairs."""
@@ -77,7 +103,7 @@ class Fitted:
         Args:
             users: (n,) indices; -1 stands for an unknown user.
             k: length of the lists.
-            exclude_seen: leave out the items of a user's history.
+            exclude_seen: leave out the items in `excluded`.
             hidden: items that are left out for all users.
             options: of `llpauc.evaluation.ranking.rank`.
         """
@@ -87,7 +113,7 @@ class Fitted:
         scores = np.full((len(users), k), -np.inf, np.float32)
         if known.any():
             some = users[known].astype(np.int32)
-            masked = self.histories[some] if exclude_seen else None
+            masked = self.excluded[some] if exclude_seen else None
             ranking = rank(self.scorer, some, k, masked=masked, hidden=hidden, **options)
             items[known], scores[known] = ranking.items, ranking.scores
         if not known.all():
@@ -147,7 +173,7 @@ class Fitted:
         items = self.item_ids.indices(events.item_ids.text)[events.items]
         known = (users >= 0) & (items >= 0)
         if known.any():  # scipy does not return an array for an empty selection
-            known[known] = np.asarray(self.histories[users[known], items[known]]).ravel() > 0
+            known[known] = np.asarray(self.seen[users[known], items[known]]).ravel() > 0
         return known
 
     # --- saving ---------------------------------------------------------------------------------
@@ -157,14 +183,24 @@ class Fitted:
         arrays = {**csr_arrays("histories", self.histories), **self.model.arrays()}
         for name, pairs in self.held_out.items():
             arrays |= csr_arrays(f"held_out.{name}", pairs)
-        return arrays
+        return arrays if self.types is None else arrays | {_TYPES: self.types}
 
     @staticmethod
-    def from_tensors(model: Model, tensors: Arrays, user_ids: IdMap, item_ids: IdMap) -> Fitted:
+    def from_tensors(
+        model: Model,
+        tensors: Arrays,
+        user_ids: IdMap,
+        item_ids: IdMap,
+        rules: EventRules | None = None,
+    ) -> Fitted:
         """The inverse of `tensors`; `model` takes over its arrays."""
-        shape = (len(user_ids), len(item_ids))
+        shape, rules = (len(user_ids), len(item_ids)), rules or EventRules()
         try:
             histories = csr_from_arrays(tensors, "histories", shape)
+            types = tensors.get(_TYPES)
+            if types is not None:
+                check_shape(_TYPES, types, (histories.nnz,))
+                types = types.astype(np.uint32)
             model.load_arrays(tensors, *shape)
             held_out = {
                 name: csr_from_arrays(tensors, f"held_out.{name}", shape)
@@ -173,7 +209,8 @@ class Fitted:
             }
         except (KeyError, ValueError, IndexError) as error:
             raise InputError(f"the saved arrays do not fit together: {error}") from None
-        return Fitted(model, model.scorer(histories), histories, user_ids, item_ids, held_out)
+        scorer = model.scorer(rules.positives(histories))
+        return Fitted(model, scorer, histories, user_ids, item_ids, held_out, types, rules)
 
 
 class _ReindexedScorer:

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from llpauc.data.columns import Column
 from llpauc.data.ids import IdMap, Indices, as_id_text
-from llpauc.data.interactions import Interactions, Split, before, join
+from llpauc.data.interactions import EventRules, Interactions, Split, before, join
 from llpauc.data.recency import check_ages_known
 from llpauc.data.splits import split_rule
 from llpauc.distributed import current_process_group
@@ -162,6 +162,12 @@ class Recommender:
         item: Column = None,
         rating: Column = None,
         timestamp: Column = None,
+        weight: Column = None,
+        event_type: Column = None,
+        event_weights: Mapping[str, float] | str | None = None,
+        log_weights: bool = False,
+        exclude: str | None = None,
+        relevant: str | None = None,
         on_batch: Callable[[int], None] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
         checkpoint: CheckpointSettings | CheckpointFolder | None = None,
@@ -174,6 +180,10 @@ class Recommender:
             valid: events that choose the epoch, of any of these types.
             user, item, rating, timestamp: columns of a file or frame, by name or by position from
                 0; None detects them.
+            weight, event_type, event_weights, log_weights: how much events count; see
+                `llpauc.data.read_interactions`.
+            exclude, relevant: which items of a user are left out of the list, and which event types
+                validation counts; see `llpauc.data.EventRules`.
             on_batch, on_epoch, checkpoint: see `llpauc.training.fit`.
 
         Raises:
@@ -181,7 +191,14 @@ class Recommender:
 
         Of several processes inside `llpauc.distributed.join_process_group`, the first is fitted.
         """
-        columns = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+        columns: dict[str, Any] = {
+            "user": user,
+            "item": item,
+            "rating": rating,
+            "timestamp": timestamp,
+        }
+        columns |= {"weight": weight, "event_type": event_type, "event_weights": event_weights}
+        columns |= {"log_weights": log_weights, "exclude": exclude, "relevant": relevant}
         split = without_empty_valid(as_split(data, valid, **columns))
         chosen = self.for_data(split)
         plan, refit = chosen.plan(), bool(chosen.refit)
@@ -225,8 +242,8 @@ class Recommender:
         """Set everything at once: a fit that is refused leaves the previous one unchanged."""
         fitted = None
         if model.is_fitted:
-            parts = {name: part.matrix for name, part in data.split.parts.items()}
-            fitted = Fitted.of(model, data.all).holding_out(parts, trained.matrix)
+            parts = {name: part.targets for name, part in data.split.parts.items()}
+            fitted = Fitted.of(model, data.all).holding_out(parts, trained.excluded)
         # Options that the model has chosen by the data
         used = dataclasses.asdict(model.options)
         asked = dataclasses.asdict(chosen.plan().model_options)
@@ -252,6 +269,8 @@ class Recommender:
 
         Args:
             events: of any type that `fit` accepts; pairs that the model already has are ignored.
+                Where events have weights, read them with the columns of `fit`
+                (`llpauc.data.read_interactions`); all of them are added to the known weights.
             epochs: passes over all pairs, old and new; 0 gives vectors to new users and items, and
                 trains nothing.
             lr, weight_decay, seed, device: by default those of the last `fit`.
@@ -278,7 +297,7 @@ class Recommender:
         with threadpool_limits(None if training is None else 1, "blas"):
             model, result = fitted.model.extend(new, training)
         updated = Fitted.of(model, new.all)
-        self.fitted = updated.holding_out(fitted.held_out, updated.histories)
+        self.fitted = updated.holding_out(fitted.held_out, new.all.excluded)
         self.history = result.history
         return new
 
@@ -290,6 +309,7 @@ class Recommender:
         k: int = 20,
         *,
         exclude_seen: bool = True,
+        exclude: str | None = None,
         allow: Iterable[Any] | None = None,
         deny: Iterable[Any] | None = None,
     ) -> Lists:
@@ -302,10 +322,11 @@ class Recommender:
             user_ids: whom to recommend to.
             k: length of the lists.
             exclude_seen: leave out the items of a user's history.
+            exclude: which of them: "all", "none" or event types; by default those of `fit`.
             allow: item ids to choose from; None for all.
             deny: item ids to leave out.
         """
-        fitted = self.require_fitted()
+        fitted = self.require_fitted().excluding(exclude)
         ids, _ = as_id_text(user_ids)
         users = fitted.user_ids.indices(ids)
         if (users < 0).any():
@@ -376,7 +397,7 @@ class Recommender:
             "config.toml": config_toml(self.fitted_params, meta.get("reading")),
         }
         ids = fitted.user_ids.arrow(), fitted.item_ids.arrow()
-        known = {"params": self.fitted_params, **meta}
+        known = {"params": self.fitted_params, **_rules_json(fitted.rules), **meta}
         run = run_folder.SavedRun(fitted.tensors(), *ids, known, texts)
         with writer_lock(folder, wait=10.0):
             return run_folder.save(run, folder)
@@ -398,11 +419,26 @@ class Recommender:
             plan = recommender.plan()
             model = MODELS[plan.model].make(plan.model_options)
             ids = IdMap.of(run.user_ids), IdMap.of(run.item_ids)
-            recommender.fitted = Fitted.from_tensors(model, run.tensors, *ids)
-        except (InputError, TypeError) as error:
+            recommender.fitted = Fitted.from_tensors(model, run.tensors, *ids, _rules_of(run.meta))
+        except (AttributeError, InputError, TypeError, ValueError) as error:
             raise InputError(f"{folder}: {error}") from None
         recommender.fitted_params = params
         return recommender
+
+
+def _rules_json(rules: EventRules) -> dict[str, Any]:
+    """What meta.json records about the rules; the weights as a list, in their order."""
+    if rules == EventRules():
+        return {}
+    return {"event_rules": {**vars(rules), "type_weights": list(rules.type_weights.items())}}
+
+
+def _rules_of(meta: Mapping[str, Any]) -> EventRules:
+    """The inverse of `_rules_json`."""
+    saved = meta.get("event_rules")
+    if saved is None:
+        return EventRules()
+    return EventRules(**{**saved, "type_weights": dict(saved["type_weights"])})
 
 
 def _hidden(

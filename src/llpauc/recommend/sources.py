@@ -6,21 +6,28 @@ import os
 from pathlib import Path
 from typing import Any
 
-from llpauc.data.columns import Column
 from llpauc.data.interactions import Interactions, Split
 from llpauc.data.readers import Reading, load, read_interactions
 from llpauc.errors import InputError
 
 
-def as_split(data: Any, valid: Any = None, **columns: Column) -> Split:
+def as_split(data: Any, valid: Any = None, **columns: Any) -> Split:
     """A split from a path, a frame, a matrix, `Interactions` or a `Split`.
 
     Args:
         data: the events, or a split of them.
         valid: validation events, which replace those of `data`.
-        columns: of a file or frame: user, item, rating, timestamp, as for `read_interactions`.
+        columns: of a file or frame: user, item, rating, timestamp, weight, event_type,
+            event_weights and log_weights, as for `read_interactions`; and the rules exclude and
+            relevant, see `EventRules`.
     """
-    columns = {role: column for role, column in columns.items() if column is not None}
+    columns = {name: value for name, value in columns.items() if value not in (None, False)}
+    rules = {name: columns.pop(name) for name in ("exclude", "relevant") if name in columns}
+    split = _as_split(data, valid, columns)
+    return split.with_rules(**rules) if rules else split
+
+
+def _as_split(data: Any, valid: Any, columns: dict[str, Any]) -> Split:
     split = _read(data, columns)
     if valid is None:
         return split if isinstance(split, Split) else Split(split)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,26 @@ EPOCHS = 5  # docs/how-to/new-events.md has the measurements
 
 
 def new_events(fitted: Fitted, events: Interactions) -> NewEvents:
-    """Separate known from new pairs. Ids are extended by those of the events."""
+    """Separate known from new pairs; where events have weights, all of them are new. Ids are
+    extended by those of the events."""
     events = events.compact()
     user_ids = _extended(fitted.user_ids, events.user_ids)
     item_ids = _extended(fitted.item_ids, events.item_ids)
     pairs = fitted.histories.tocoo()
     old = Interactions(pairs.row, pairs.col, user_ids, item_ids)
     given = events.remap(user_ids, item_ids)
-    first = np.sort(np.unique(_codes(given), return_index=True)[1])
-    given = given.take(first)
-    new = given.take(~np.isin(_codes(given), _codes(old)))
+    if given.weights is None and (fitted.types is not None or (pairs.data != 1).any()):
+        raise InputError(
+            "the events of this run have weights, and the new ones have none; read them with the"
+            " same columns (--weight, --event-type; weight= and event_type= in Python)"
+        )
+    if given.weights is None:
+        first = np.sort(np.unique(_codes(given), return_index=True)[1])
+        given = given.take(first)
+        new = given.take(~np.isin(_codes(given), _codes(old)))
+    else:  # events of known pairs add to their weights
+        new = replace(given, rules=fitted.rules)
+        old = replace(old, weights=pairs.data, types=fitted.types, rules=fitted.rules)
     return NewEvents(
         old,
         new,

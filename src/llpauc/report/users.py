@@ -80,7 +80,7 @@ def view_users(fitted: Fitted, user_idx: npt.NDArray[Any]) -> list[UserView]:
     users = np.asarray(user_idx, np.int32)
     histories = fitted.histories[users]
     basis, positives, masked = _positives(fitted, users)
-    best = rank(fitted.scorer, users, LIST_LENGTH, masked=histories)
+    best = rank(fitted.scorer, users, LIST_LENGTH, masked=fitted.excluded[users])
     counts = rank(fitted.scorer, users, 1, masked=masked, positives=positives).counts
     assert counts is not None
     ordered = _best_first(fitted, users, positives)
@@ -110,20 +110,20 @@ def _positives(fitted: Fitted, users: Indices) -> tuple[list[Basis], Any, Any]:
 
     As in `llpauc.evaluation`: train is masked, and valid too when the test part is measured.
     """
-    seen = fitted.histories[users]
+    seen, excluded = fitted.seen[users], fitted.excluded[users]
     empty = sparse.csr_matrix(seen.shape, dtype=np.float32)
     valid, test = (
         fitted.held_out[part][users] if part in fitted.held_out else empty
         for part in ("valid", "test")
     )
-    before_test = seen.maximum(valid)
+    before_test = excluded.maximum(valid)
     test = without(test, before_test)
     has_test = np.diff(test.indptr) > 0
     has_valid = ~has_test & (np.diff(valid.indptr) > 0)
     has_neither = ~has_test & ~has_valid
     has_nothing = has_neither & (np.diff(seen.indptr) == 0)
     positives = _select([(has_test, test), (has_valid, valid), (has_neither, seen)])
-    masked = _select([(has_test, before_test), (has_valid, without(seen, valid))])
+    masked = _select([(has_test, before_test), (has_valid, without(excluded, valid))])
     basis = np.select([has_test, has_valid, has_nothing], ["test", "valid", "nothing"], "history")
     return basis.tolist(), positives, masked
 

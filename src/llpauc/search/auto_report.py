@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from llpauc.data.interactions import EventRules
 from llpauc.errors import listing
 from llpauc.evaluation.significance import RESAMPLES
+from llpauc.recommend import Recommender
 from llpauc.recommend.lists import ListRequest, write_recommendations
 from llpauc.report import document
 from llpauc.report.document import Bars, Block, Bullets, Code, Heading, Table, Text
@@ -90,7 +92,7 @@ def _texts(
         Bullets(
             [
                 f"recommendations.parquet: {rows:,} rows user, item, rank, score: the top"
-                f" {k} of every user, without the items they have",
+                f" {k} of every user, without {_left_out(result.recommender)}",
                 f"run/: the model, fitted on {events}, for llpauc recommend and Recommender.load",
                 "config.toml: the winner's settings, for llpauc train --config",
                 f"this report: {budget.passed:.0f} s of {budget.seconds:.0f} s used;"
@@ -113,6 +115,12 @@ def _texts(
         "report.md": document.as_markdown(title, blocks),
         "report.html": document.as_html(title, blocks),
     }
+
+
+def _left_out(recommender: Recommender) -> str:
+    """Which items are not in the lists."""
+    rules = recommender.require_fitted().rules
+    return "the items they have" if rules == EventRules() else rules.excluded_text
 
 
 def headline(result: AutoResult) -> str:
@@ -162,8 +170,8 @@ def _test_blocks(final: Final) -> list[Block]:
         Heading("Test results"),
         Text(
             f"{comparison.users:,} test users, {comparison.cold:,} of them without history. Every"
-            " method was fitted on all events before the test and ranked all items, without those"
-            " that the user already had. The intervals are from a bootstrap over users"
+            " method was fitted on all events before the test and ranked all items, without"
+            f" {_left_out(final.recommender)}. The intervals are from a bootstrap over users"
             f" ({RESAMPLES:,} samples)."
         ),
         Table(

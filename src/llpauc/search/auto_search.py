@@ -602,7 +602,8 @@ def test_and_refit(search: Search) -> Final:
         on_all_events = False
         # Items of the test part are not recommended to users who have them.
         fitted = delivered.require_fitted()
-        delivered.fitted = replace(fitted, histories=join(parts).matrix)
+        seen = join(parts)
+        delivered.fitted = replace(fitted, histories=seen.histories, types=seen.pair_types)
     evaluations = {trial.candidate.name: evaluation for trial, _, evaluation in tested}
     comparison = compare(evaluations, test, METRICS, search.seed)
     finalists = tuple(trial for trial, _, _ in tested)

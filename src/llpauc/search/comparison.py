@@ -72,7 +72,7 @@ def popular_items(split: Split) -> PopularItems:
     popular = np.zeros(split.n_items, dtype=bool)
     n_popular = top_count(split.n_items, percent=_POPULAR)
     popular[np.argsort(-counts, kind="stable")[:n_popular]] = True
-    targets = split.test.matrix.indices
+    targets = split.test.targets.indices
     return PopularItems(
         popular,
         float(counts[popular].sum() / max(counts.sum(), 1)),
@@ -100,7 +100,7 @@ class ListContent:
 
 def list_content(result: Evaluation, split: Split, popular: PopularItems) -> ListContent:
     assert split.test is not None
-    targets = split.test.matrix[result.users]
+    targets = split.test.targets[result.users]
     filled = result.items >= 0
     listed = result.items[filled]
     rows = np.repeat(np.arange(len(result.users)), filled.sum(axis=1))

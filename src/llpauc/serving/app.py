@@ -57,10 +57,11 @@ class ServingState:
         titles: Mapping[str, str] | None = None,
         tuning: dict[str, Any] | None = None,
         signing_key: str | None = None,
+        exclude: str | None = None,
     ) -> None:
         self.folder, self.titles, self.tuning = folder, titles or {}, tuning
-        self._signing_key = signing_key
-        self.run = load_run(folder, signing_key)
+        self._load_options = signing_key, exclude
+        self.run = load_run(folder, *self._load_options)
         self.metrics = Metrics()
         self.batcher: Batcher
         self._reloading = asyncio.Lock()
@@ -84,7 +85,7 @@ class ServingState:
                 self.metrics.reloads.labels("unchanged").inc()
                 return self.run, False
             try:
-                run = await asyncio.to_thread(load_run, self.folder, self._signing_key)
+                run = await asyncio.to_thread(load_run, self.folder, *self._load_options)
             except InputError as error:
                 self.metrics.reloads.labels("refused").inc()
                 message = str(error).replace(f"{self.folder}/", "")

@@ -75,10 +75,7 @@ class LoadedRun:
 
     def history(self, user_idx: int) -> npt.NDArray[Any]:
         """Item indices of a user."""
-        histories = self.fitted.histories
-        start, stop = histories.indptr[user_idx : user_idx + 2]
-        items: npt.NDArray[Any] = histories.indices[start:stop]
-        return items
+        return _row(self.fitted.histories, user_idx)
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ class ListRequest:
     k: int
     user_idx: int = -1  # -1 for a new user
     history: ItemIndices | None = None  # of a new user
-    exclude_seen: bool = True  # leave out the items of the history
+    exclude_seen: bool = True  # leave out the items of the history, as the rules of the run say
     allow: ItemIndices | None = None  # choose from these only
     deny: ItemIndices | None = None  # leave these out
 
@@ -104,8 +101,10 @@ def current_run_id(folder: Path) -> str | None:
         return None
 
 
-def load_run(folder: Path, signing_key: str | None = None) -> LoadedRun:
+def load_run(folder: Path, signing_key: str | None = None, exclude: str | None = None) -> LoadedRun:
     """Load the run in `folder` and rank once, so that the first request is not slow.
+
+    `exclude` replaces the rule of the run, see `Fitted.excluding`.
 
     Raises:
         InputError: the folder contains no run, or a damaged one, or values that are not finite, or
@@ -125,7 +124,7 @@ def load_run(folder: Path, signing_key: str | None = None) -> LoadedRun:
         raise problem or InputError(f"{folder}: is being replaced again and again; try again later")
     if problem is not None:
         raise problem
-    fitted = recommender.require_fitted()
+    recommender.fitted = fitted = recommender.require_fitted().excluding(exclude)
     for name, values in fitted.tensors().items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InputError(f"the run's {name} are not all finite: it has diverged; train again")
@@ -187,9 +186,19 @@ def _history(run: LoadedRun, request: ListRequest) -> npt.NDArray[Any]:
     return run.history(request.user_idx) if request.history is None else np.unique(request.history)
 
 
+def _row(matrix: Any, user_idx: int) -> npt.NDArray[Any]:
+    start, stop = matrix.indptr[user_idx : user_idx + 2]
+    items: npt.NDArray[Any] = matrix.indices[start:stop]
+    return items
+
+
 def _masked_items(run: LoadedRun, request: ListRequest) -> npt.NDArray[Any]:
     """Item indices that may not be in the list, ascending."""
-    seen = _history(run, request) if request.exclude_seen else np.zeros(0, np.int64)
+    seen: npt.NDArray[Any] = np.zeros(0, np.int64)
+    if request.exclude_seen and request.history is None:
+        seen = _row(run.fitted.excluded, request.user_idx)
+    elif request.exclude_seen:
+        seen = _history(run, request)
     if request.allow is None and request.deny is None:
         return seen
     allowed = np.full(len(run.items.ids), request.allow is None)

@@ -35,7 +35,9 @@ class RecommendRequest(BaseModel):
     users: UserList | None = Field(None, description="several known users")
     items: ItemList | None = Field(None, description="the history of a new user; it may be empty")
     k: K = 20
-    exclude_seen: StrictBool = Field(True, description="leave out the items of the history")
+    exclude_seen: StrictBool = Field(
+        True, description="leave out the items of the history (those that the run excludes)"
+    )
     allow: ItemList | None = Field(None, description="choose from these items only")
     deny: ItemList | None = Field(None, description="leave out these items")
 

@@ -55,15 +55,16 @@ def serve_run(
     titles: Mapping[str, str],
     tuning: dict[str, Any] | None,
     signing_key: str | None,
+    exclude: str | None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; SIGHUP reloads the run folder.
 
     The port is opened before the run is loaded, so that a port in use is reported at once. For
-    titles, tuning and signing_key, see `ServingState`.
+    titles, tuning, signing_key and exclude, see `ServingState`.
     """
     key = read_key(key_file, KEY_VARIABLE)
     with listen(host, port, key) as listener:
-        state = ServingState(Path(folder), titles, tuning, signing_key)
+        state = ServingState(Path(folder), titles, tuning, signing_key, exclude)
         asyncio.run(_serve(state, key, listener))
 
 

@@ -24,6 +24,7 @@ from llpauc.training.kernels import distinct, sort_pairs
 from llpauc.training.samplers import Negatives
 
 Positions = npt.NDArray[np.int64]
+Table = npt.NDArray[np.float32]
 
 BLOCK = 1 << 20  # events in a block of `BlockOrder`: 8 MB, about the size of a processor's cache
 _CACHED_BLOCKS = 4  # threads work on neighbouring batches
@@ -68,6 +69,8 @@ class Batch:
         users, positives: (B,) indices.
         drawn: the negatives.
         index: for the kernels; None for plain torch.
+        weights: (B,) by which the gradients of each positive's scores are multiplied; None where
+            all are equal.
     """
 
     step: int
@@ -75,6 +78,7 @@ class Batch:
     positives: Indices
     drawn: Negatives
     index: Index | None = None
+    weights: Table | None = None
 
 
 class Indexer:
@@ -227,11 +231,18 @@ class BatchMaker(Protocol):
     @property
     def helpers(self) -> int: ...
 
-    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch: ...
+    def prepare(
+        self, step: int, users: Indices, positives: Indices, weights: Table | None
+    ) -> Batch: ...
 
 
 def batches(
-    engine: BatchMaker, train: Interactions, order: Order, size: int, first_step: int
+    engine: BatchMaker,
+    train: Interactions,
+    order: Order,
+    size: int,
+    first_step: int,
+    weights: Table | None = None,
 ) -> Generator[Batch]:
     """The batches of one epoch, in order. Close it to end it early (`contextlib.closing`).
 
@@ -241,13 +252,16 @@ def batches(
         order: of the events.
         size: positives in a batch.
         first_step: number of the first batch.
+        weights: of the events, float32; None where all are equal.
     """
 
     def make(places: Sequence[int]) -> list[Batch]:
         made = []
         for place in places:
             rows = order[place * size : (place + 1) * size]
-            made.append(engine.prepare(first_step + place, train.users[rows], train.items[rows]))
+            of_rows = None if weights is None else weights[rows]
+            events = train.users[rows], train.items[rows], of_rows
+            made.append(engine.prepare(first_step + place, *events))
         return made
 
     places, helpers = range(-(-len(order) // size)), engine.helpers

@@ -74,11 +74,13 @@ class Engine(ABC):
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of the vectors, between two epochs."""
 
-    def prepare(self, step: int, users: Indices, positives: Indices) -> Batch:
+    def prepare(
+        self, step: int, users: Indices, positives: Indices, weights: Table | None = None
+    ) -> Batch:
         """The batch of step `step`, as far as it does not depend on the model."""
         drawn = self.sampler.draw(step, users, positives)
         index = None if self._indexer is None else self._indexer(users, positives, drawn.items)
-        return Batch(step, users, positives, drawn, index)
+        return Batch(step, users, positives, drawn, index, weights)
 
     @abstractmethod
     def step(self, batch: Batch) -> float:
@@ -239,7 +241,8 @@ class CpuEngine(Engine):
 
     def _loss(self, batch: Batch, pos: Table, neg: Table) -> tuple[float, Table, Table]:
         scored = self._scored(batch, torch.from_numpy(pos), torch.from_numpy(neg))
-        value, d_pos, d_neg = _value_and_grads(self.loss, scored)
+        value, *grads = _value_and_grads(self.loss, scored)
+        d_pos, d_neg = _weighted(batch, *grads)
         return value, d_pos.numpy(), d_neg.numpy()
 
     def _array(self, name: str, shape: tuple[int, ...]) -> Table:
@@ -290,8 +293,8 @@ class TorchEngine(Engine):
         pos = self.model.scores(users, positives)
         neg = self.model.scores(users, negatives if negatives.dim() == 2 else negatives[None])
         scored = self._scored(batch, pos, neg)
-        value, d_pos, d_neg = _value_and_grads(self.loss, scored)
-        torch.autograd.backward([pos, neg], [d_pos, d_neg])
+        value, *grads = _value_and_grads(self.loss, scored)
+        torch.autograd.backward([pos, neg], _weighted(batch, *grads))
         self.optimizer.step()
         return value
 
@@ -328,6 +331,14 @@ def loss_variables(loss: Loss, lr: float) -> ScalarAdam:
         for variable in group["params"]
     ]
     return ScalarAdam(rates, lr)
+
+
+def _weighted(batch: Batch, d_pos: Tensor, d_neg: Tensor) -> list[Tensor]:
+    """The gradients of each positive's scores, times the weight of the positive."""
+    if batch.weights is None:
+        return [d_pos, d_neg]
+    weights = torch.from_numpy(batch.weights).to(d_pos.device)
+    return [d_pos * weights, d_neg * weights[:, None]]
 
 
 def _value_and_grads(loss: Loss, scored: Scored) -> tuple[float, Tensor, Tensor]:

@@ -193,25 +193,31 @@ class _Run:
         self.stop_requested = self.save_is_due = False
         self._stage = stage
 
-        # Older events are drawn less often, and count less for the initial bias of an item: the
-        # logarithm of its popularity, from which training starts.
-        weights = None if options.half_life is None else age_weights(train, options.half_life)
+        # Events of weight 0 are no positives. Older events are drawn less often. Both ages and
+        # weights count for the initial bias of an item: the logarithm of its popularity, from which
+        # training starts.
+        ages = None if options.half_life is None else age_weights(train, options.half_life)
         self.events = train
-        if not train.shuffled:  # batches are drawn by position; the order of rows must not count
-            rows = sorted_rows(pair_codes(train.users, train.items, train.n_items), weights)
+        has_zeros = train.weights is not None and not train.weights.all()
+        if has_zeros or not train.shuffled:
+            # Batches are drawn by position; the order of rows must not count
+            keys = pair_codes(train.users, train.items, train.n_items)
+            rows = sorted_rows(keys, ages, train.weights)
+            rows = rows if train.weights is None else rows[train.weights[rows] > 0]
             self.events = train.take(rows)
-            weights = None if weights is None else weights[rows]
-        self._chances = None if weights is None else weights / weights.sum()
-        counts = np.bincount(self.events.items, weights, train.n_items)
+            ages = None if ages is None else ages[rows]
+        self._weights = self.events.event_weights
+        self._chances = None if ages is None else ages / ages.sum()
+        given = [array for array in (ages, self._weights) if array is not None]
+        counts = np.bincount(self.events.items, math.prod(given) if given else None, train.n_items)
         model.init_item_bias(np.log(counts + _UNSEEN))
 
         self.sampler = make_sampler(options.sampler, train, options.negatives, options.seed)
         self.engine: Engine | None = None
         self._partition: Partition | None = None
         if self.processes.world_size > 1:
-            self._partition = Partition(
-                model, loss, self.events, options, self._chances, self.processes
-            )
+            of_events = self._chances, self.processes, self._weights
+            self._partition = Partition(model, loss, self.events, options, *of_events)
         elif options.device == "cpu":
             self.engine = CpuEngine(model, loss, self.sampler, train, options)
         else:
@@ -221,7 +227,7 @@ class _Run:
 
     def train_batches(self, stop: StopRequest, on_batch: Callable[[int], None] | None) -> None:
         """Train on the rest of the current epoch, or until a stop is requested."""
-        progress, options, train = self.progress, self.options, self.events
+        progress, options, events = self.progress, self.options, self.events
         if not progress.batches:
             self.loss.begin_epoch(progress.epoch, self._for_all_users)
         if self._partition is not None:
@@ -230,9 +236,9 @@ class _Run:
         assert self.engine is not None
         self.engine.set_lr(options.lr_of(progress.epoch))
         done = progress.batches * options.batch_size
-        order = epoch_order(train, options.seed, progress.epoch, done, self._chances)
+        order = epoch_order(events, options.seed, progress.epoch, done, self._chances)
         begun = time.perf_counter()
-        made = batches(self.engine, train, order, options.batch_size, progress.step)
+        made = batches(self.engine, events, order, options.batch_size, progress.step, self._weights)
         with closing(_steps(self.engine, made, on_batch)) as steps:
             for value, examples in steps:
                 progress.add(value, 1, examples)
@@ -256,7 +262,7 @@ class _Run:
             engine, events, order = partition.open_round(progress.epoch, progress.step)
             self.engine, batch_size = engine, max(1, -(-len(order) // partition.batches))
             engine.set_lr(self.options.lr_of(progress.epoch))
-            made = batches(engine, events, order, batch_size, size * progress.step)
+            made = batches(engine, events, order, batch_size, size * progress.step, events.weights)
             loss, n_batches, examples, problem = 0.0, 0, 0, ""
             try:
                 with closing(_steps(engine, made, on_batch, size)) as steps:
@@ -366,7 +372,7 @@ class _Run:
             saved = tensors.get("loss", {})  # a loss without variables has no arrays
             self.loss.load_state_dict({name: torch.from_numpy(a) for name, a in saved.items()})
             self._optimizer.load_state(dict(tensors["optimizer"]))
-            per_epoch = -(-len(self.split.train) // self.options.batch_size)
+            per_epoch = -(-len(self.events) // self.options.batch_size)
             if self._partition is not None:
                 per_epoch = self._partition.rounds * self._partition.batches
             self.progress = Progress.from_json(checkpoint.meta["progress"], per_epoch)
@@ -396,7 +402,7 @@ class _Run:
         for block in np.array_split(users, len(users) // tile_users(train.n_items) + 1):
             scores = np.empty((len(block), train.n_items), np.float32)
             scorer.scores_into(block, scores)
-            positives = train.matrix[block].toarray() != 0
+            positives = train.positives[block].toarray() != 0
             results.append(function(torch.from_numpy(scores), torch.from_numpy(positives)).numpy())
         return torch.from_numpy(self.processes.gather(np.concatenate(results)))
 
@@ -456,8 +462,8 @@ def _check_processes(
 
 def check_feasible(train: Interactions, dimensions: int, options: TrainingOptions) -> None:
     """Raise an error if there are no training events or not enough memory."""
-    if not len(train):
-        raise InputError("there are no training events")
+    if not train.positives.nnz:
+        raise InputError("there are no training events with a weight above 0")
     tables = (train.n_users + train.n_items) * dimensions * 4
     sampler = SAMPLERS[options.sampler]
     columns = sampler.items_scored(options.batch_size, options.negatives, train.n_items)

@@ -72,6 +72,7 @@ class Partition:
         options: of the training.
         chances: of each event, to draw with replacement; None uses each event once.
         processes: at least two.
+        weights: of each event, with the mean 1; None where all are equal.
 
     Attributes:
         rounds: in an epoch.
@@ -87,6 +88,7 @@ class Partition:
         options: TrainingOptions,
         chances: Floats | None,
         processes: ProcessGroup,
+        weights: Table | None = None,
     ) -> None:
         self._model, self._loss, self._train, self._options = model, loss, train, options
         self._processes, size = processes, processes.world_size
@@ -100,11 +102,12 @@ class Partition:
         mine = np.flatnonzero((train.users >= self._first) & (train.users < end))
         self._event_users, self._event_items = train.users[mine] - self._first, train.items[mine]
         self._chances = None if chances is None else chances[mine]
+        self._weights = None if weights is None else weights[mine]
         self._counts = np.bincount(train.matrix.indices, minlength=train.n_items)
         self._user_ids = train.user_ids.take(np.arange(self._first, end))
         # Tables: of these users, and of all items with Adam's moments.
-        weights = model.weights()
-        self._all_users, items = weights["user_table"].numpy(), weights["item_table"].numpy()
+        tables = model.weights()
+        self._all_users, items = tables["user_table"].numpy(), tables["item_table"].numpy()
         self._users = self._adam_table(self._all_users[self._first : end], None, size)
         self._items: list[Table] = [items, zero_table(items.shape), zero_table(items.shape)]
         self._variables = loss_variables(loss, size * options.lr)
@@ -160,7 +163,10 @@ class Partition:
         items: Indices = slots[self._event_items]
         where = np.flatnonzero(items >= 0)
         item_ids = self._train.item_ids.take(self._blocks[block])
-        events = Interactions(self._event_users[where], items[where], self._user_ids, item_ids)
+        events = Interactions(
+            self._event_users[where], items[where], self._user_ids, item_ids,
+            weights=None if self._weights is None else self._weights[where],
+        )  # fmt: skip
         rng = np.random.default_rng([options.seed, epoch, self.round, index])
         order = rng.permutation(len(events))
         if self._chances is not None:
