@@ -39,6 +39,10 @@ def first_seen(values):
     return list(dict.fromkeys(values))
 
 
+def by_text(values):
+    return sorted(set(values), key=str.encode)
+
+
 # --- ids ------------------------------------------------------------------------------------------
 
 
@@ -183,8 +187,8 @@ def test_idmap_refuses_invalid_ids_in_one_line(ids, message):
 def test_interactions_of_keeps_every_event_in_order(pairs):
     data = table(pairs, ratings=range(len(pairs)), timestamps=range(len(pairs)))
     assert id_pairs(data) == pairs
-    assert list(data.user_ids) == first_seen(user for user, _ in pairs)
-    assert list(data.item_ids) == first_seen(item for _, item in pairs)
+    assert list(data.user_ids) == by_text(user for user, _ in pairs)
+    assert list(data.item_ids) == by_text(item for _, item in pairs)
     assert (data.users.dtype, data.items.dtype) == (np.int32, np.int32)
     assert (data.ratings.dtype, data.timestamps.dtype) == (np.float32, np.float64)
     assert (len(data), data.n_users, data.n_items) == (
@@ -234,9 +238,9 @@ def test_interactions_compact_leaves_only_ids_with_events(pairs, data):
     assert id_pairs(small) == id_pairs(events)
     # In the order they had, which is that of the whole table.
     used = {pair for pair, keep in zip(pairs, kept, strict=True) if keep}
-    whole = first_seen(user for user, _ in pairs)
+    whole = by_text(user for user, _ in pairs)
     assert list(small.user_ids) == [user for user in whole if user in {u for u, _ in used}]
-    whole = first_seen(item for _, item in pairs)
+    whole = by_text(item for _, item in pairs)
     assert list(small.item_ids) == [item for item in whole if item in {i for _, i in used}]
 
 
@@ -331,9 +335,9 @@ def test_split_of_joins_id_maps_and_keeps_every_event(train, valid, test):
         assert id_pairs(part) == given_parts[name]
         assert part.user_ids is split.user_ids
         assert part.item_ids is split.item_ids
-        everything += given_parts[name]
-    assert list(split.user_ids) == first_seen(user for user, _ in everything)
-    assert list(split.item_ids) == first_seen(item for _, item in everything)
+        everything.append([by_text(column) for column in zip(*given_parts[name], strict=True)])
+    for ids, position in ((split.user_ids, 0), (split.item_ids, 1)):
+        assert list(ids) == first_seen(one for part in everything for one in part[position])
     # Train's rows come first, so a matrix of train alone is a corner of the whole.
     assert split.train.users.tolist() == table(train).users.tolist()
     assert (split.n_users, split.n_items) == (len(split.user_ids), len(split.item_ids))
