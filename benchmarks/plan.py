@@ -6,7 +6,7 @@ The points are those of `benchmarks.out_of_core` (its growing catalogue: 20 even
 item). Fitted: seconds to prepare = a + b events; memory = a + b rows; microseconds to train on an
 event = a + b log10(rows of the tables) with shared negatives, and a x^b with separate negatives,
 where x is the number of distinct rows that a batch touches per event. Computed: x, and the bytes
-sent per step.
+sent per epoch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 SIZES = (10**5, 10**6, 10**7, 10**8, 10**9)
-WIDTH, BATCH = 64, 4_096
+WIDTH = 64
 SHARED, SEPARATE = 512, 20  # negatives: per batch, or per positive
 LINK = 10e9 / 8  # bytes a second: 10 Gbit/s
 PROCESSES = (2, 8, 64)
@@ -60,18 +60,10 @@ def touched_by(events: float) -> float:
     return 1 + float(distinct(1_024 * (1 + SEPARATE), events / 200)) / 1_024
 
 
-def sent(events: float, processes: int, separate: bool) -> tuple[float, float]:
-    """Bytes that a process sends per step, with copies and with shards."""
+def sent(events: float, processes: int) -> float:
+    """Bytes that a process sends per epoch: items with two moments twice, its users once."""
     users, items = events / 20, events / 200
-    part = BATCH / processes
-    touched = distinct(part, users) + (
-        distinct(part * (1 + SEPARATE), items)
-        if separate
-        else distinct(part, items) + min(SHARED, items)
-    )
-    copies = (processes - 1) * touched * _ROW
-    shards = 2 * (1 - 1 / processes) * touched * _ROW
-    return float(copies), float(shards)
+    return (1 - 1 / processes) * (6 * items + users) * _ROW
 
 
 def span(seconds: float) -> str:
@@ -119,8 +111,8 @@ def page(points: list[dict[str, str]]) -> str:
         f" the best weights so far take {1e6 * _ROW / 1e9:.2f} more a million rows",
         "",
         "| events | rows | prepare | prepared | epoch, separate negatives | epoch, shared | memory,"
-        " one process | a process of 8, shards |",
-        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+        " one process |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for n in SIZES:
         r = rows_of(n)
@@ -129,23 +121,21 @@ def page(points: list[dict[str, str]]) -> str:
         lines.append(
             f"| {n:,} | {r:,.0f} | {span(prepare(n))} | {disk(n):.2f} GB | {span(took['train'])} |"
             f" {span(took['shared'])} | {memory.start + tables:.1f} GB |"
-            f" {memory.start + tables / 8:.1f} GB |"
         )
     lines += [
         "",
-        "## Traffic per step",
+        "## Traffic per epoch",
         "",
-        f"By each process, for a batch of {BATCH:,}; in brackets the time on a link of 10 Gbit/s."
-        " Measured on one machine: [a step of several processes](distributed.md).",
+        "By each process; in brackets the time on a link of 10 Gbit/s. Measured on one machine:"
+        " [an epoch of several processes](distributed.md).",
         "",
-        "| events | processes | separate negatives: copies | shards | shared: copies | shards |",
-        "|---:|---:|---:|---:|---:|---:|",
+        "| events | " + " | ".join(f"{processes} processes" for processes in PROCESSES) + " |",
+        "|---:" * (1 + len(PROCESSES)) + "|",
     ]
     for n in SIZES[2:]:
-        for processes in PROCESSES:
-            sizes = [b for separate in (True, False) for b in sent(n, processes, separate)]
-            cells = " | ".join(f"{b / 1e6:.2f} MB ({1e3 * b / LINK:.1f} ms)" for b in sizes)
-            lines.append(f"| {n:,} | {processes} | {cells} |")
+        sizes = [sent(n, processes) for processes in PROCESSES]
+        cells = " | ".join(f"{b / 1e6:,.0f} MB ({b / LINK:.1f} s)" for b in sizes)
+        lines.append(f"| {n:,} | {cells} |")
     return "\n".join([*lines, "", "Made by `python -m benchmarks.plan`.", ""])
 
 

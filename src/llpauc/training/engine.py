@@ -322,7 +322,7 @@ class TorchEngine(Engine):
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
 
-def loss_variables(loss: Loss, lr: float) -> ScalarAdam:
+def loss_variables(loss: Loss, lr: float, interval: int = 1) -> ScalarAdam:
     """An optimizer of the variables of a loss, each with its factor of the learning rate."""
     groups = minimax_parameter_groups([], loss, lr=1.0)
     rates = [
@@ -330,7 +330,7 @@ def loss_variables(loss: Loss, lr: float) -> ScalarAdam:
         for group in groups
         for variable in group["params"]
     ]
-    return ScalarAdam(rates, lr)
+    return ScalarAdam(rates, lr, interval)
 
 
 def _weighted(batch: Batch, d_pos: Tensor, d_neg: Tensor) -> list[Tensor]:

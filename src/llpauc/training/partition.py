@@ -9,8 +9,9 @@ exchanged within an epoch; at its end every process gets the whole tables.
 
 A row has as many gradients per epoch as in a training by one process, but in fewer steps, since P
 processes take their steps at the same time. A step of a process therefore counts as P steps of Adam
-for its users, and as 2 P steps for the items of its block, which rest in every second round. The
-variables of the loss, which have a gradient in every step, have P times the learning rate.
+for its users, and as 2 P steps for the items of its block, which rest in every second round, in
+which these rows have one gradient. For the variables of the loss, which have a gradient in every
+step, it counts as P steps with that gradient.
 
 Reference: Lerer et al., PyTorch-BigGraph: a large-scale graph embedding system, SysML 2019.
 """
@@ -110,7 +111,7 @@ class Partition:
         self._all_users, items = tables["user_table"].numpy(), tables["item_table"].numpy()
         self._users = self._adam_table(self._all_users[self._first : end], None, size)
         self._items: list[Table] = [items, zero_table(items.shape), zero_table(items.shape)]
-        self._variables = loss_variables(loss, size * options.lr)
+        self._variables = loss_variables(loss, options.lr, size)
         self._blocks: list[npt.NDArray[np.int64]] = []
         self._held: dict[int, Table] = {}  # block -> (3, n, width) parameters and moments
         self._arrivals: dict[int, Callable[[], None]] = {}  # round -> wait for its block

@@ -237,24 +237,31 @@ class ScalarAdam:
         variables: scalar parameters on the CPU with a factor of the learning rate; negative ones
             ascend.
         lr: learning rate.
+        interval: how many steps one call of `step` stands for, all with the same gradient.
     """
 
-    def __init__(self, variables: Sequence[tuple[torch.nn.Parameter, float]], lr: float) -> None:
-        self._lr, self.count = lr, 0
+    def __init__(
+        self,
+        variables: Sequence[tuple[torch.nn.Parameter, float]],
+        lr: float,
+        interval: int = 1,
+    ) -> None:
+        self._lr, self._interval, self.count = lr * interval, interval, 0
         self._slots = [
             (variable, variable.detach().numpy(), rate, [0.0, 0.0]) for variable, rate in variables
         ]
 
     def step(self) -> None:
-        self.count += 1
+        self.count += self._interval
+        decay_mean, decay_square = _B1**self._interval, _B2**self._interval
         mean_bias = 1 - _B1**self.count
         root_bias = math.sqrt(1 - _B2**self.count)
         for variable, value, rate, moments in self._slots:
             if variable.grad is None:
                 continue
             slope = variable.grad.item()
-            moments[0] = _B1 * moments[0] + (1 - _B1) * slope
-            moments[1] = _B2 * moments[1] + (1 - _B2) * slope * slope
+            moments[0] = decay_mean * moments[0] + (1 - decay_mean) * slope
+            moments[1] = decay_square * moments[1] + (1 - decay_square) * slope * slope
             move = moments[0] / mean_bias / (math.sqrt(moments[1]) / root_bias + _EPS)
             value[()] -= self._lr * rate * move
 
