@@ -154,6 +154,7 @@ def speed(options: Any, counts: list[int]) -> list[str]:
             print(f"round {turn + 1}: {work}, {n} processes", file=sys.stderr, flush=True)
             words = "--one", work, "--events", str(options.events)
             of_job.append(job(n, options.out / ".distributed.json", *words))
+            print(of_job[-1], file=sys.stderr, flush=True)
     lines = [
         "# An epoch of one process and of several",
         "",
