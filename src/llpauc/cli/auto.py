@@ -18,7 +18,7 @@ from llpauc.cli.console import (
     show_table,
     time_span,
 )
-from llpauc.cli.data_options import HoldOutRule, Seed, TableOptions
+from llpauc.cli.data_options import Events, HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import train_config
 from llpauc.options import Count
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def auto(
-    path: str,
+    path: Events,
     *,
     budget: str = "10m",
     out: str = "auto",
@@ -50,7 +50,8 @@ def auto(
     config.toml (for llpauc train --config).
 
     Args:
-        path: a file of interactions, or a folder with train/valid/test files
+        path: a file of interactions (or several, a pattern, a folder of parts, - for standard
+            input, a database), or a folder with train/valid/test files
         budget: time for everything, such as 90s, 10m or 2h
         out: folder for the results
         k: length of the lists

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from annotated_types import Ge, Lt
 
 from llpauc.cli.console import log, progress
+from llpauc.data.locations import SourceName
 from llpauc.options import Choices, Count, NonNegativeInt
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from llpauc.data.readers import Reading
     from llpauc.data.sources import ReadOptions
 
+Events = Annotated[str, SourceName]  # one or several paths, or a database
 HeldOut = Annotated[float, Ge(0), Lt(1)]
 Seed = NonNegativeInt
 HoldOutRule = Literal["auto", "temporal", "temporal_per_user", "random_per_user", "random"]
@@ -37,6 +39,7 @@ class TableOptions:
         timestamp: column of the timestamps: seconds, or ISO dates
         delimiter: column separator: one to four characters, or comma, tab, semicolon, pipe or space
         header: whether the first row holds the column names
+        query: SQL that selects the events of a database
         bad_rows: what to do with a row that cannot be read: stop with an error, or skip and count
         min_rating: drop events with a lower rating; all remaining events are positives
     """
@@ -48,6 +51,7 @@ class TableOptions:
     timestamp: str | None = None
     delimiter: str | None = None
     header: Literal["yes", "no"] | None = None
+    query: str | None = None
     bad_rows: Literal["error", "skip"] = "error"
     min_rating: float | None = None
 
@@ -61,14 +65,17 @@ class TableOptions:
     def changed(self) -> dict[str, Any]:
         """The options that differ from their defaults."""
         default = asdict(TableOptions())
-        return {name: value for name, value in asdict(self).items() if value != default[name]}
+        changed = {name: value for name, value in asdict(self).items() if value != default[name]}
+        changed.pop("query", None)  # it belongs to one database, not to the events of an update
+        return changed
 
     def record(self, split: Split) -> dict[str, Any]:
         """What a run records about its data: these options, and a SHA-256 of each part."""
         from llpauc.data.interactions import fingerprint
 
         digests = {name: fingerprint(part) for name, part in split.parts.items()}
-        return {"reading": self.changed(), "digests": digests}
+        query = {} if self.query is None else {"query": self.query}
+        return {"reading": self.changed(), "digests": digests, **query}
 
     def or_else(self, recorded: Any) -> TableOptions:
         """With the options of a run, from its meta.json, where none is given."""

@@ -22,7 +22,7 @@ from llpauc.cli.console import (
     progress,
     time_span,
 )
-from llpauc.cli.data_options import HeldOut, HoldOutRule, Seed, TableOptions
+from llpauc.cli.data_options import Events, HeldOut, HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder, check_free_space
 from llpauc.cli.training_options import CheckpointOptions, ModelOptions, RecipeName
 
@@ -37,7 +37,7 @@ _SHOWN_DIAGNOSTICS = ("hard_llpauc", "auc", "pos_fraction", "neg_fraction", "gap
 
 
 def train(
-    path: str,
+    path: Events,
     out: str = "run",
     *,
     options: ModelOptions,
@@ -63,7 +63,8 @@ def train(
     processes, see docs/how-to/distributed.md.
 
     Args:
-        path: a file of interactions, or a folder with train/valid/test files
+        path: a file of interactions (or several, a pattern, a folder of parts, - for standard
+            input, a database), or a folder with train/valid/test files
         out: the run folder
         seed: of the initial vectors, the order of events and the negatives
         hold_out: fraction of the events that choose the epoch if there is no valid part

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llpauc.cli.console import facts_table, log, print_json, print_result
-from llpauc.cli.data_options import Seed, TableOptions
+from llpauc.cli.data_options import Events, Seed, TableOptions
 from llpauc.cli.system import check_folder, check_free_space
 from llpauc.cli.train import (
     exit_if_interrupted,
@@ -16,7 +16,7 @@ from llpauc.options import NonNegative, NonNegativeInt, Positive
 
 def update(
     run: str,
-    events: str,
+    events: Events,
     *,
     out: str | None = None,
     epochs: NonNegativeInt = 5,

@@ -19,7 +19,10 @@ from llpauc.errors import InputError, listing
 Column = str | int | None
 ValueKind = Literal["number", "date"]
 # The names in `llpauc.data.formats.FORMATS`, for help texts: that module takes long to import.
-FORMAT_NAMES = ("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet", "jsonl")
+FORMAT_NAMES = (
+    *("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet", "arrow", "jsonl"),
+    *("sqlite", "duckdb"),
+)
 ROLES = ("user", "item", "rating", "timestamp")
 SAMPLE_ROWS = 200  # that are used for detection
 EPOCH = 1e8  # seconds: larger numbers are dates after March 1973, smaller ones may be anything

@@ -162,6 +162,7 @@ class Recommender:
         item: Column = None,
         rating: Column = None,
         timestamp: Column = None,
+        query: str | None = None,
         on_batch: Callable[[int], None] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
         checkpoint: CheckpointSettings | CheckpointFolder | None = None,
@@ -169,11 +170,13 @@ class Recommender:
         """Fit the model. Without callbacks, a progress bar is shown if stderr is a terminal.
 
         Args:
-            data: a path, a pandas, Polars or Arrow frame, a scipy CSR matrix, `Interactions`, or
-                a `Split`, whose test part is not used.
+            data: a path or another source of `llpauc.data.read_interactions`, a pandas, Polars or
+                Arrow frame, a scipy CSR matrix, `Interactions`, or a `Split`, whose test part is
+                not used.
             valid: events that choose the epoch, of any of these types.
             user, item, rating, timestamp: columns of a file or frame, by name or by position from
                 0; None detects them.
+            query: SQL that selects the events of a database.
             on_batch, on_epoch, checkpoint: see `llpauc.training.fit`.
 
         Raises:
@@ -182,7 +185,7 @@ class Recommender:
         Of several processes inside `llpauc.distributed.join_process_group`, the first is fitted.
         """
         columns = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
-        split = without_empty_valid(as_split(data, valid, **columns))
+        split = without_empty_valid(as_split(data, valid, **columns, query=query))
         chosen = self.for_data(split)
         plan, refit = chosen.plan(), bool(chosen.refit)
         if chosen.parameters.get("half_life") is not None:

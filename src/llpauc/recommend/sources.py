@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from llpauc.data.columns import Column
 from llpauc.data.interactions import Interactions, Split
+from llpauc.data.locations import SourceName
 from llpauc.data.readers import Reading, load, read_interactions
 from llpauc.errors import InputError
 
@@ -18,7 +17,8 @@ def as_split(data: Any, valid: Any = None, **columns: Column) -> Split:
     Args:
         data: the events, or a split of them.
         valid: validation events, which replace those of `data`.
-        columns: of a file or frame: user, item, rating, timestamp, as for `read_interactions`.
+        columns: of a file or frame: user, item, rating, timestamp (and the query of a database), as
+            for `read_interactions`.
     """
     columns = {role: column for role, column in columns.items() if column is not None}
     split = _read(data, columns)
@@ -34,7 +34,7 @@ def _read(data: Any, columns: dict[str, Any]) -> Interactions | Split:
         if columns:
             raise InputError(f"{', '.join(columns)}: a Split has no named columns; leave them out")
         return data
-    if isinstance(data, (str, os.PathLike)):
-        read = load(Path(data), **columns)
+    if (name := SourceName.of(data)) is not None:
+        read = load(name, **columns)
         return read.interactions if isinstance(read, Reading) else read
     return read_interactions(data, **columns).interactions
