@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,12 +24,16 @@ def recommend(
     run: str,
     *,
     users: str | None = None,
-    items: str | None = None,
+    history: str | None = None,
     k: Count = 20,
     out: str | None = None,
     seen: bool = False,
     allow: str | None = None,
     deny: str | None = None,
+    items: str | None = None,
+    where: str | None = None,
+    at_most: Count | None = None,
+    per: str | None = None,
     memory_mb: Positive = 1024.0,
     approximate: bool = False,
     json: bool = False,
@@ -42,18 +47,24 @@ def recommend(
     Args:
         run: a run folder written by llpauc train
         users: recommend to these users; by default to all users
-        items: recommend to a new user with these items
+        history: recommend to a new user with these items
         k: length of the lists
         out: write to this file (.tsv, .csv, .parquet, .jsonl or .trec; text files may end in .gz)
             instead of the screen
         seen: recommend items that a user already has, too
         allow: recommend only these items
         deny: do not recommend these items
+        items: the catalogue, a table with a column of item ids; by default that of the run
+        where: recommend only items for which this condition on the catalogue is true, such as
+            "in_stock and category in ('shoes', 'bags')"
+        at_most: items of a list with the same value of the column --per of the catalogue
+        per: that column, such as category
         memory_mb: memory limit for scores and lists, besides the model
         approximate: search only a part of the items, with faiss, and measure which fraction of the
             exact lists is found; for models with vectors and more than half a million items
         json: print the lists as JSON
     """
+    from llpauc.data.catalogue import read_catalogue
     from llpauc.errors import InputError
     from llpauc.recommend.fitted import ids_or_none
     from llpauc.recommend.list_files import list_format
@@ -66,23 +77,31 @@ def recommend(
     )
 
     # Check the options and read the id lists before the run is loaded
-    if users is not None and items is not None:
-        raise InputError("--users are users of the run, --items make a new user; give one of them")
-    if approximate and items is not None:
-        raise InputError("--approximate is for many users; leave it out with --items")
+    if users is not None and history is not None:
+        raise InputError("--users are users of the run, --history a new user; give one of them")
+    if approximate and history is not None:
+        raise InputError("--approximate is for many users; leave it out with --history")
+    if approximate and at_most is not None:
+        raise InputError("--at-most needs exact lists; leave --approximate out")
     user_ids = parse_ids(users, "--users", "user")
-    item_ids = parse_ids(items, "--items", "item")
+    item_ids = parse_ids(history, "--history", "item")
     allowed, denied = parse_ids(allow, "--allow", "item"), parse_ids(deny, "--deny", "item")
     check_file(out)
     if out is not None:
         list_format(out)
     fitted = load_run(run)
+    if items is not None:
+        catalogue = read_catalogue(items)
+        log.info(catalogue.check_known(fitted.item_ids, run))
+        fitted = replace(fitted, catalogue=catalogue)
     hidden = hidden_items(
         len(fitted.item_ids),
         _known_items(fitted, "--allow", allowed),
-        _known_items(fitted, "--deny", denied),
+        fitted.rules.allowed(where),
+        deny=_known_items(fitted, "--deny", denied),
     )
-    request = ListRequest(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb)
+    limit = fitted.rules.limit(at_most, per)
+    request = ListRequest(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb, limit)
 
     def show(ids: list[Any], ranked: Any) -> None:
         """Print lists, or write those of a new user to a file."""
@@ -101,9 +120,9 @@ def recommend(
 
     # A new user
     if item_ids is not None:
-        item_ids = _undivided(fitted.item_ids, items, item_ids)
-        history = fitted.history_of(_known_items(fitted, "--items", item_ids))
-        show(["new"], fitted.rank_histories(history, request.k, not seen, hidden))
+        item_ids = _undivided(fitted.item_ids, history, item_ids)
+        new = fitted.history_of(_known_items(fitted, "--history", item_ids))
+        show(["new"], fitted.rank_histories(new, request.k, not seen, hidden, limit=limit))
         return
 
     # Users of the run, to a file
@@ -131,7 +150,7 @@ def recommend(
             ranked = ranker(indices)
         else:
             ranked = fitted.rank_users(
-                indices, request.k, not seen, hidden, memory_mb=memory_mb, progress=advance
+                indices, request.k, not seen, hidden, limit, memory_mb=memory_mb, progress=advance
             )
     show(list_users.ids.ids(range(n_users)).tolist(), ranked)
     if ranker is not None:

@@ -27,6 +27,7 @@ from llpauc.cli.system import check_folder, check_free_space
 from llpauc.cli.training_options import CheckpointOptions, ModelOptions, RecipeName
 
 if TYPE_CHECKING:
+    from llpauc.data.catalogue import Catalogue
     from llpauc.data.interactions import Split
     from llpauc.distributed import ProcessGroup
     from llpauc.recommend import Recommender
@@ -46,6 +47,7 @@ def train(
     how: HoldOutRule = "auto",
     refit: bool = False,
     recipe: RecipeName = "auto",
+    items: str | None = None,
     metrics: str = "recall@20,ndcg@20",
     tensorboard: str | None = None,
     mlflow: str | None = None,
@@ -74,12 +76,15 @@ def train(
         recipe: settings where no option is given: good ones for the data (auto), for data without
             or with a strong trend (settled, moving), of the paper (paper), or the defaults of the
             options (none)
+        items: the catalogue, a table with a column of item ids; it is saved with the run, for the
+            conditions of llpauc recommend --where
         metrics: metrics on the test part, separated by commas
         tensorboard: log the run for TensorBoard to this folder
         mlflow: log the run to this MLflow database or server, such as sqlite:///mlflow.db
         dry_run: read the data, print what would be done, and stop
         json: print the result as JSON
     """
+    from llpauc.data.catalogue import read_catalogue
     from llpauc.distributed import current_process_group
     from llpauc.metrics import parse_metric, split_names
     from llpauc.recommend.recipes import description
@@ -108,6 +113,9 @@ def train(
             lock.enter_context(writer_lock(out))
         # Read the data, on which the settings of a recipe depend
         split = table.load_split(path)
+        catalogue = None if items is None else read_catalogue(items)
+        if catalogue is not None:
+            catalogue.check_known(split.item_ids, path)
         recommender = recommender.for_data(without_empty_valid(split))
         plan = recommender.plan()
         width = getattr(plan.model_options, "dimensions", 0)
@@ -115,7 +123,7 @@ def train(
             check_feasible(split.train, width, plan.training)
         check_free_space(out, 4 * (len(split.train) + width * (split.n_users + split.n_items)))
         record = table.record(split)
-        return _Job(path, out, recommender, split, names, trackers, checkpoint, record)
+        return _Job(path, out, recommender, split, names, trackers, checkpoint, record, catalogue)
 
     processes = current_process_group()
     with ExitStack() as lock:
@@ -125,8 +133,10 @@ def train(
             "users": job.split.n_users,
             "items": job.split.n_items,
         }
-        events, users, items = counts.values()
-        log.info(f"{job.recommender!r} on {events:,} events of {users:,} users and {items:,} items")
+        n_events, n_users, n_items = counts.values()
+        log.info(
+            f"{job.recommender!r} on {n_events:,} events of {n_users:,} users and {n_items:,} items"
+        )
         if job.recommender.plan().training is not None and recipe != "none":
             log.info(f"recipe {recipe} (options that are given override it):")
             for line in description(job.recommender.get_params(), job.split.train):
@@ -155,6 +165,7 @@ class _Job:
     trackers: Mapping[str, str]
     checkpoint: CheckpointSettings
     record: Mapping[str, Any]  # of the data, see `TableOptions.record`
+    catalogue: Catalogue | None
 
 
 def _recommender(settings: dict[str, Any], seed: int, recipe: str) -> Recommender:
@@ -200,7 +211,13 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
                 tracked.epoch(epoch)
 
             try:
-                recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch, checkpoint=checkpoints)
+                recommender.fit(
+                    split,
+                    items=job.catalogue,
+                    on_batch=on_batch,
+                    on_epoch=on_epoch,
+                    checkpoint=checkpoints,
+                )
             except Diverged as error:
                 if not epochs:
                     tracked.failed(error)

@@ -30,19 +30,21 @@ def _is_pandas(frame: object) -> bool:
     return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns")
 
 
-def read_frame(source: Source, frame: Any) -> None:
-    """Read a pandas or Polars frame, or any other object that exports Arrow."""
+def as_table(frame: Any, name: str) -> pa.Table:
+    """A pandas or Polars frame, or any other object that exports Arrow, as an Arrow table."""
     try:
         if isinstance(frame, pa.Table):
-            table = frame
-        elif _is_pandas(frame):
-            table = pa.Table.from_pandas(frame, preserve_index=False)
-        elif hasattr(frame, "__arrow_c_stream__"):
-            table = pa.table(frame)
-        else:
-            table = frame.to_arrow()
+            return frame
+        if _is_pandas(frame):
+            return pa.Table.from_pandas(frame, preserve_index=False)
+        return pa.table(frame) if hasattr(frame, "__arrow_c_stream__") else frame.to_arrow()
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InputError(f"{source.name}: {_one_line(error)}; give each column one type") from error
+        raise InputError(f"{name}: {_one_line(error)}; give each column one type") from error
+
+
+def read_frame(source: Source, frame: Any) -> None:
+    """Read a pandas or Polars frame, or any other object that exports Arrow."""
+    table = as_table(frame, source.name)
     starts = range(0, len(table), BATCH_ROWS)
     _read_batches(
         source,

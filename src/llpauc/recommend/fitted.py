@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from llpauc.data.catalogue import Catalogue
 from llpauc.data.ids import IdMap, Indices, as_id_text
 from llpauc.data.interactions import Interactions, without
 from llpauc.errors import InputError, listing
 from llpauc.evaluation.ranking import rank
 from llpauc.evaluation.scorer import ByHistory, Constant, HistoryScorer, Scorer, Scores
 from llpauc.models.base import Arrays, Model, csr_arrays, csr_from_arrays
+from llpauc.recommend.rules import CatalogueRules, GroupLimit
 
 HELD_OUT_PARTS = ("valid", "test")
 
@@ -31,6 +34,7 @@ class Fitted:
         user_ids, item_ids: the ids by index.
         held_out: part (valid, test) -> CSR of its pairs that the model was not trained on.
             Validation events that `fit` held out of train are also in `histories`.
+        catalogue: properties of the items, for rules.
     """
 
     model: Model
@@ -39,6 +43,12 @@ class Fitted:
     user_ids: IdMap
     item_ids: IdMap
     held_out: Mapping[str, Any] = field(default_factory=dict)
+    catalogue: Catalogue | None = None
+
+    @cached_property
+    def rules(self) -> CatalogueRules:
+        """Conditions on the catalogue."""
+        return CatalogueRules(self.catalogue, self.item_ids)
 
     @staticmethod
     def of(model: Model, seen: Interactions) -> Fitted:
@@ -70,6 +80,7 @@ class Fitted:
         k: int,
         exclude_seen: bool,
         hidden: Indices | None = None,
+        limit: GroupLimit | None = None,
         **options: Any,
     ) -> tuple[Indices, Scores]:
         """(n, min(k, n_items)) item indices and scores of users, best first.
@@ -79,10 +90,22 @@ class Fitted:
             k: length of the lists.
             exclude_seen: leave out the items of a user's history.
             hidden: items that are left out for all users.
+            limit: on the items of a group.
             options: of `llpauc.evaluation.ranking.rank`.
         """
         known = users >= 0
         k = min(k, len(self.item_ids))  # a larger k would only cost memory
+        if limit is not None:
+            report = options.pop("progress", None) or (lambda users: None)
+            ranked = limit.apply(
+                lambda some, width: self.rank_users(
+                    users[some], width, exclude_seen, hidden, **options
+                ),
+                len(users),
+                k,
+            )
+            report(int(known.sum()))
+            return ranked
         items = np.full((len(users), k), -1, np.int32)
         scores = np.full((len(users), k), -np.inf, np.float32)
         if known.any():
@@ -102,9 +125,18 @@ class Fitted:
         exclude_seen: bool,
         hidden: Indices | None = None,
         model: HistoryScorer | None = None,
+        limit: GroupLimit | None = None,
     ) -> tuple[Indices, Scores]:
         """The same for new users, given their histories as a CSR matrix (n, n_items); scored by
         `model` where it is given."""
+        if limit is not None:
+            return limit.apply(
+                lambda some, width: self.rank_histories(
+                    histories[some], width, exclude_seen, hidden, model
+                ),
+                histories.shape[0],
+                min(k, len(self.item_ids)),
+            )
         scorer = ByHistory(model or self.model, histories, self.fallback)
         users = np.arange(histories.shape[0], dtype=np.int32)
         masked = histories if exclude_seen else None

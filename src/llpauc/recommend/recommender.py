@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from llpauc.data.catalogue import Catalogue, read_catalogue
 from llpauc.data.columns import Column
 from llpauc.data.ids import IdMap, Indices, as_id_text
 from llpauc.data.interactions import Interactions, Split, before, join
@@ -163,6 +164,7 @@ class Recommender:
         rating: Column = None,
         timestamp: Column = None,
         query: str | None = None,
+        items: Any = None,
         on_batch: Callable[[int], None] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
         checkpoint: CheckpointSettings | CheckpointFolder | None = None,
@@ -177,6 +179,8 @@ class Recommender:
             user, item, rating, timestamp: columns of a file or frame, by name or by position from
                 0; None detects them.
             query: SQL that selects the events of a database.
+            items: the catalogue, a source of `llpauc.data.read_catalogue`; it is saved with the
+                run, for the rules of `recommend`.
             on_batch, on_epoch, checkpoint: see `llpauc.training.fit`.
 
         Raises:
@@ -186,6 +190,9 @@ class Recommender:
         """
         columns = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
         split = without_empty_valid(as_split(data, valid, **columns, query=query))
+        catalogue = None if items is None else read_catalogue(items)
+        if catalogue is not None:
+            log.info(catalogue.check_known(split.item_ids, "the events"))
         chosen = self.for_data(split)
         plan, refit = chosen.plan(), bool(chosen.refit)
         if chosen.parameters.get("half_life") is not None:
@@ -212,9 +219,16 @@ class Recommender:
                     data, training and dataclasses.replace(training, on_batch=report)
                 )
         except Diverged:
-            self._set_fitted(model, data, data.split.train, None, chosen)
+            self._set_fitted(model, data, data.split.train, None, chosen, catalogue)
             raise
-        self._set_fitted(model, data, result.events, result.history, chosen)
+        self._set_fitted(model, data, result.events, result.history, chosen, catalogue)
+        return self
+
+    def set_items(self, items: Any) -> Recommender:
+        """Replace the catalogue, for the rules of `recommend`; a source of `read_catalogue`."""
+        fitted, catalogue = self.require_fitted(), read_catalogue(items)
+        log.info(catalogue.check_known(fitted.item_ids, "the run"))
+        self.fitted = dataclasses.replace(fitted, catalogue=catalogue)
         return self
 
     def _set_fitted(
@@ -224,12 +238,14 @@ class Recommender:
         trained: Interactions,
         history: History | None,
         chosen: Recommender,
+        catalogue: Catalogue | None,
     ) -> None:
         """Set everything at once: a fit that is refused leaves the previous one unchanged."""
         fitted = None
         if model.is_fitted:
             parts = {name: part.matrix for name, part in data.split.parts.items()}
             fitted = Fitted.of(model, data.all).holding_out(parts, trained.matrix)
+            fitted = dataclasses.replace(fitted, catalogue=catalogue)
         # Options that the model has chosen by the data
         used = dataclasses.asdict(model.options)
         asked = dataclasses.asdict(chosen.plan().model_options)
@@ -281,7 +297,8 @@ class Recommender:
         with threadpool_limits(None if training is None else 1, "blas"):
             model, result = fitted.model.extend(new, training)
         updated = Fitted.of(model, new.all)
-        self.fitted = updated.holding_out(fitted.held_out, updated.histories)
+        updated = updated.holding_out(fitted.held_out, updated.histories)
+        self.fitted = dataclasses.replace(updated, catalogue=fitted.catalogue)
         self.history = result.history
         return new
 
@@ -295,6 +312,9 @@ class Recommender:
         exclude_seen: bool = True,
         allow: Iterable[Any] | None = None,
         deny: Iterable[Any] | None = None,
+        where: str | None = None,
+        at_most: int | None = None,
+        per: str | None = None,
     ) -> Lists:
         """The best k items of each user: (n, k) item ids and (n, k) scores, best first.
 
@@ -307,6 +327,11 @@ class Recommender:
             exclude_seen: leave out the items of a user's history.
             allow: item ids to choose from; None for all.
             deny: item ids to leave out.
+            where: a condition on the catalogue, such as "in_stock and price < 20"; see
+                `llpauc.data.read_catalogue`.
+            at_most: number of items in a list with the same value of the catalogue's column `per`;
+                items without a value are not limited.
+            per: that column.
         """
         fitted = self.require_fitted()
         ids, _ = as_id_text(user_ids)
@@ -315,8 +340,8 @@ class Recommender:
             unknown = listing(ids.filter(users < 0).to_pylist(), 5)
             warn(f"unknown user ids, which get the default list: {unknown}", stacklevel=2)
         k = check_at_least("k", k, 1)
-        hidden = _hidden(fitted, allow, deny)
-        return _lists(fitted, *fitted.rank_users(users, k, exclude_seen, hidden), k)
+        hidden, limit = _hidden(fitted, allow, deny, where), fitted.rules.limit(at_most, per)
+        return _lists(fitted, *fitted.rank_users(users, k, exclude_seen, hidden, limit), k)
 
     def fold_in(
         self,
@@ -326,13 +351,17 @@ class Recommender:
         exclude_seen: bool = True,
         allow: Iterable[Any] | None = None,
         deny: Iterable[Any] | None = None,
+        where: str | None = None,
+        at_most: int | None = None,
+        per: str | None = None,
     ) -> Lists:
         """The best k items for a new user who has these items: (k,) ids and (k,) scores, filled up
         as by `recommend`, with the same options."""
         fitted = self.require_fitted()
         k = check_at_least("k", k, 1)
-        hidden = _hidden(fitted, allow, deny)
-        ranked = fitted.rank_histories(fitted.history(item_ids), k, exclude_seen, hidden)
+        hidden, limit = _hidden(fitted, allow, deny, where), fitted.rules.limit(at_most, per)
+        history = fitted.history(item_ids)
+        ranked = fitted.rank_histories(history, k, exclude_seen, hidden, limit=limit)
         ids, scores = _lists(fitted, *ranked, k)
         return ids[0], scores[0]
 
@@ -380,7 +409,8 @@ class Recommender:
         }
         ids = fitted.user_ids.arrow(), fitted.item_ids.arrow()
         known = {"params": self.fitted_params, **meta}
-        run = run_folder.SavedRun(fitted.tensors(), *ids, known, texts)
+        catalogue = None if fitted.catalogue is None else fitted.catalogue.saved()
+        run = run_folder.SavedRun(fitted.tensors(), *ids, known, texts, catalogue)
         with writer_lock(folder, wait=10.0):
             return run_folder.save(run, folder)
 
@@ -401,7 +431,9 @@ class Recommender:
             plan = recommender.plan()
             model = MODELS[plan.model].make(plan.model_options)
             ids = IdMap.of(run.user_ids), IdMap.of(run.item_ids)
-            recommender.fitted = Fitted.from_tensors(model, run.tensors, *ids)
+            fitted = Fitted.from_tensors(model, run.tensors, *ids)
+            catalogue = None if run.catalogue is None else Catalogue.from_saved(run.catalogue)
+            recommender.fitted = dataclasses.replace(fitted, catalogue=catalogue)
         except (InputError, TypeError) as error:
             raise InputError(f"{folder}: {error}") from None
         recommender.fitted_params = params
@@ -409,11 +441,14 @@ class Recommender:
 
 
 def _hidden(
-    fitted: Fitted, allow: Iterable[Any] | None, deny: Iterable[Any] | None
+    fitted: Fitted,
+    allow: Iterable[Any] | None,
+    deny: Iterable[Any] | None,
+    where: str | None,
 ) -> Indices | None:
     """Indices of the items that are not recommended; unknown ids raise `InputError`."""
     allowed, denied = (None if ids is None else fitted.item_indices(ids) for ids in (allow, deny))
-    return hidden_items(len(fitted.item_ids), allowed, denied)
+    return hidden_items(len(fitted.item_ids), allowed, fitted.rules.allowed(where), deny=denied)
 
 
 def _lists(fitted: Fitted, items: Indices, scores: Scores, k: int) -> Lists:

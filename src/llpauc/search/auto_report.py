@@ -101,7 +101,7 @@ def _texts(
         Heading("Next"),
         Code(
             f"{command} recommend {folder}/run --users ID,ID      # lists of some users\n"
-            f"{command} recommend {folder}/run --items ID,ID      # for a new user\n"
+            f"{command} recommend {folder}/run --history ID,ID    # for a new user\n"
             f"{command} train {data} --config {folder}/config.toml --out new-run"
             "      # train again on newer data\n"
             f"{command} auto {data} --budget 1h      # search longer"

@@ -9,12 +9,12 @@ import math
 import signal
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
+from llpauc.data.catalogue import Catalogue
 from llpauc.errors import InputError
 from llpauc.serving.app import ServingState, make_app
 from llpauc.serving.connections import Connection, max_connections
@@ -52,18 +52,18 @@ def serve_run(
     host: str,
     port: int,
     key_file: str | None,
-    titles: Mapping[str, str],
+    catalogue: Catalogue | None,
     tuning: dict[str, Any] | None,
     signing_key: str | None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; SIGHUP reloads the run folder.
 
     The port is opened before the run is loaded, so that a port in use is reported at once. For
-    titles, tuning and signing_key, see `ServingState`.
+    catalogue, tuning and signing_key, see `ServingState`.
     """
     key = read_key(key_file, KEY_VARIABLE)
     with listen(host, port, key) as listener:
-        state = ServingState(Path(folder), titles, tuning, signing_key)
+        state = ServingState(Path(folder), catalogue, tuning, signing_key)
         asyncio.run(_serve(state, key, listener))
 
 
