@@ -88,8 +88,9 @@ def test_recommend_where_and_at_most_give_k_items(recommender: Recommender) -> N
         recommender.recommend(["u0"], at_most=3)
     with pytest.raises(InputError, match="unknown column 'colour'; choose one of: item_id"):
         recommender.recommend(["u0"], at_most=3, per="colour")
+    small = Recommender(model="popularity").fit(Interactions.of(["a", "b"], ["x", "y"]))
     with pytest.raises(InputError, match="there is no catalogue"):
-        Recommender(model="popularity").fit(Interactions.of("ab", "xy")).recommend("a", where="x")
+        small.recommend(["a"], where="x")
 
 
 def test_save_keeps_the_catalogue(recommender: Recommender, run: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,7 +53,8 @@ def recommend(
         seen: recommend items that a user already has, too
         allow: recommend only these items
         deny: do not recommend these items
-        items: the catalogue, a table with a column of item ids; by default that of the run
+        items: the catalogue, a table with a column of item ids, in which new items may have been
+            added; by default that of the run
         where: recommend only items for which this condition on the catalogue is true, such as
             "in_stock and category in ('shoes', 'bags')"
         at_most: items of a list with the same value of the column --per of the catalogue
@@ -91,9 +91,7 @@ def recommend(
         list_format(out)
     fitted = load_run(run)
     if items is not None:
-        catalogue = read_catalogue(items)
-        log.info(catalogue.check_known(fitted.item_ids, run))
-        fitted = replace(fitted, catalogue=catalogue)
+        fitted = fitted.with_catalogue(read_catalogue(items), fitted.features)
     hidden = hidden_items(
         len(fitted.item_ids),
         _known_items(fitted, "--allow", allowed),

@@ -48,6 +48,7 @@ def train(
     refit: bool = False,
     recipe: RecipeName = "auto",
     items: str | None = None,
+    features: str | None = None,
     metrics: str = "recall@20,ndcg@20",
     tensorboard: str | None = None,
     mlflow: str | None = None,
@@ -77,7 +78,10 @@ def train(
             or with a strong trend (settled, moving), of the paper (paper), or the defaults of the
             options (none)
         items: the catalogue, a table with a column of item ids; it is saved with the run, for the
-            conditions of llpauc recommend --where
+            conditions of llpauc recommend --where, and its items without events are recommended by
+            their features
+        features: columns of the catalogue that describe items, separated by commas; by default all
+            whose kind is detected; none leaves out items without events
         metrics: metrics on the test part, separated by commas
         tensorboard: log the run for TensorBoard to this folder
         mlflow: log the run to this MLflow database or server, such as sqlite:///mlflow.db
@@ -85,7 +89,9 @@ def train(
         json: print the result as JSON
     """
     from llpauc.data.catalogue import read_catalogue
+    from llpauc.data.features import feature_names, item_features
     from llpauc.distributed import current_process_group
+    from llpauc.errors import InputError
     from llpauc.metrics import parse_metric, split_names
     from llpauc.recommend.recipes import description
     from llpauc.storage.atomic import writer_lock
@@ -116,6 +122,9 @@ def train(
         catalogue = None if items is None else read_catalogue(items)
         if catalogue is not None:
             catalogue.check_known(split.item_ids, path)
+            item_features(catalogue, feature_names(features))
+        elif features is not None:
+            raise InputError("--features are columns of the catalogue; give it (--items FILE)")
         recommender = recommender.for_data(without_empty_valid(split))
         plan = recommender.plan()
         width = getattr(plan.model_options, "dimensions", 0)
@@ -123,7 +132,9 @@ def train(
             check_feasible(split.train, width, plan.training)
         check_free_space(out, 4 * (len(split.train) + width * (split.n_users + split.n_items)))
         record = table.record(split)
-        return _Job(path, out, recommender, split, names, trackers, checkpoint, record, catalogue)
+        return _Job(
+            path, out, recommender, split, names, trackers, checkpoint, record, catalogue, features
+        )
 
     processes = current_process_group()
     with ExitStack() as lock:
@@ -166,6 +177,7 @@ class _Job:
     checkpoint: CheckpointSettings
     record: Mapping[str, Any]  # of the data, see `TableOptions.record`
     catalogue: Catalogue | None
+    features: str | None
 
 
 def _recommender(settings: dict[str, Any], seed: int, recipe: str) -> Recommender:
@@ -214,6 +226,7 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
                 recommender.fit(
                     split,
                     items=job.catalogue,
+                    features=job.features,
                     on_batch=on_batch,
                     on_epoch=on_epoch,
                     checkpoint=checkpoints,
@@ -260,7 +273,7 @@ def _test_metrics(recommender: Recommender, split: Split, metrics: list[str]) ->
     from llpauc.recommend import Recommender
 
     popularity = Recommender(model="popularity", refit=recommender.refit).fit(split)
-    scorers = {"popularity": popularity.scorer(), str(recommender.model): recommender.scorer()}
+    scorers = {"popularity": popularity, str(recommender.model): recommender}
     return {
         name: evaluate(scorer, split, metrics=metrics).summary() for name, scorer in scorers.items()
     }

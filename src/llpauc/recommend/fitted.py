@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,13 +13,17 @@ import numpy.typing as npt
 from scipy import sparse
 
 from llpauc.data.catalogue import Catalogue
+from llpauc.data.features import feature_names, item_features
 from llpauc.data.ids import IdMap, Indices, as_id_text
 from llpauc.data.interactions import Interactions, without
 from llpauc.errors import InputError, listing
 from llpauc.evaluation.ranking import rank
 from llpauc.evaluation.scorer import ByHistory, Constant, HistoryScorer, Scorer, Scores
 from llpauc.models.base import Arrays, Model, csr_arrays, csr_from_arrays
+from llpauc.models.cold_items import ColdItems, similar_items
 from llpauc.recommend.rules import CatalogueRules, GroupLimit
+
+log = logging.getLogger(__name__)
 
 HELD_OUT_PARTS = ("valid", "test")
 
@@ -34,7 +39,8 @@ class Fitted:
         user_ids, item_ids: the ids by index.
         held_out: part (valid, test) -> CSR of its pairs that the model was not trained on.
             Validation events that `fit` held out of train are also in `histories`.
-        catalogue: properties of the items, for rules.
+        catalogue: properties of the items, for rules and features.
+        features: the chosen columns of the catalogue; None where they are detected.
     """
 
     model: Model
@@ -44,6 +50,7 @@ class Fitted:
     item_ids: IdMap
     held_out: Mapping[str, Any] = field(default_factory=dict)
     catalogue: Catalogue | None = None
+    features: Sequence[str] | None = None
 
     @cached_property
     def rules(self) -> CatalogueRules:
@@ -61,11 +68,65 @@ class Fitted:
         held_out = {}
         for name in HELD_OUT_PARTS:
             if name in parts:
-                pairs = parts[name].copy()
-                pairs.resize(self.histories.shape)
+                pairs = resized(parts[name], self.histories.shape)
                 if (untrained := without(pairs, trained)).nnz:
                     held_out[name] = untrained
         return replace(self, held_out=held_out)
+
+    # --- items without events -------------------------------------------------------------------
+
+    def without_features(self) -> Fitted:
+        """Only the items that the model knows by their events."""
+        model = self.model.without_features
+        if model is self.model:
+            return self
+        n_items = model.n_items
+        histories = self.histories[:, :n_items].tocsr()
+        held_out = {name: pairs[:, :n_items].tocsr() for name, pairs in self.held_out.items()}
+        item_ids = self.item_ids.take(np.arange(n_items))
+        scorer = model.scorer(histories)
+        return Fitted(model, scorer, histories, self.user_ids, item_ids, held_out, self.catalogue)
+
+    def with_catalogue(
+        self,
+        catalogue: Catalogue,
+        features: str | Sequence[str] | None = None,
+        boost: float | None = None,
+    ) -> Fitted:
+        """With all items of a catalogue; those without events are scored by their features.
+
+        Args:
+            catalogue: of the items.
+            features: its columns that describe items; see `llpauc.data.features.feature_names`.
+            boost: of items without events; by default that of this model.
+        """
+        base = self.without_features()
+        log.info(catalogue.check_known(base.item_ids, "the run"))
+        names = feature_names(features)
+        encoded = item_features(catalogue, names)
+        if names == []:
+            return replace(base, catalogue=catalogue, features=names)
+        for note in encoded.notes:
+            log.info(note)
+        n_known = len(base.item_ids)
+        item_ids = extended(base.item_ids, catalogue.ids)
+        matrix = encoded.of(catalogue.ids.indices(item_ids.text))
+        has_events = np.zeros(len(item_ids), bool)
+        has_events[base.histories.indices] = True
+        has_features = np.diff(matrix.indptr) > 0
+        warm = np.flatnonzero(has_events).astype(np.int32)
+        new = np.arange(len(item_ids)) >= n_known
+        cold = np.flatnonzero(~has_events & (has_features | new)).astype(np.int32)
+        log.info(f"{len(cold):,} items without events are scored by their features")
+        weights = similar_items(matrix, cold, warm, n_known)
+        model = ColdItems(base.model, cold, weights, self.model.boost if boost is None else boost)
+        shape = (len(base.user_ids), len(item_ids))
+        histories = resized(base.histories, shape)
+        held_out = {name: resized(pairs, shape) for name, pairs in base.held_out.items()}
+        return Fitted(
+            model, model.scorer(histories), histories, base.user_ids, item_ids, held_out, catalogue,
+            names,
+        )  # fmt: skip
 
     @property
     def fallback(self) -> Scores:
@@ -197,7 +258,7 @@ class Fitted:
         shape = (len(user_ids), len(item_ids))
         try:
             histories = csr_from_arrays(tensors, "histories", shape)
-            model.load_arrays(tensors, *shape)
+            model = ColdItems.load(model, tensors, *shape)
             held_out = {
                 name: csr_from_arrays(tensors, f"held_out.{name}", shape)
                 for name in HELD_OUT_PARTS
@@ -206,6 +267,13 @@ class Fitted:
         except (KeyError, ValueError, IndexError) as error:
             raise InputError(f"the saved arrays do not fit together: {error}") from None
         return Fitted(model, model.scorer(histories), histories, user_ids, item_ids, held_out)
+
+
+def resized(pairs: Any, shape: tuple[int, int]) -> Any:
+    """A CSR matrix with more columns or rows."""
+    pairs = pairs.copy()
+    pairs.resize(shape)
+    return pairs
 
 
 class _ReindexedScorer:
@@ -227,6 +295,20 @@ class _ReindexedScorer:
         # Finite and below every score: an unknown item may fill a list, but comes last.
         out[:] = np.finfo(np.float32).min
         out[:, self._known] = scores[:, self._known_items]
+
+
+def extended(known: IdMap, more: IdMap) -> IdMap:
+    """Known ids followed by new ones. Integer ids stay integers where the new ones are integers,
+    even if they were read as text."""
+    both = known.union([more])
+    if both.kind == known.kind:
+        return both
+    typed = IdMap(both.text, known.kind)
+    try:
+        same = typed.arrow().cast(both.text.type).equals(both.text)  # 007 is not 7
+    except ValueError:
+        same = False
+    return typed if same else both
 
 
 def ids_or_none(id_map: IdMap, indices: Indices) -> npt.NDArray[Any]:

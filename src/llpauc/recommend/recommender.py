@@ -10,7 +10,7 @@ import dataclasses
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from llpauc.data.catalogue import Catalogue, read_catalogue
 from llpauc.data.columns import Column
+from llpauc.data.features import feature_names, item_features
 from llpauc.data.ids import IdMap, Indices, as_id_text
 from llpauc.data.interactions import Interactions, Split, before, join
 from llpauc.data.recency import check_ages_known
@@ -30,6 +31,7 @@ from llpauc.distributed import current_process_group
 from llpauc.errors import InputError, check_at_least, choose, listing
 from llpauc.evaluation.scorer import Constant, Scorer, Scores
 from llpauc.models.base import FitData, Model, NewEvents, Training
+from llpauc.models.cold_items import choose_boost
 from llpauc.models.registry import MODELS, trained_models
 from llpauc.progress import progress
 from llpauc.recommend.fitted import Fitted, ids_or_none
@@ -165,6 +167,7 @@ class Recommender:
         timestamp: Column = None,
         query: str | None = None,
         items: Any = None,
+        features: str | Sequence[str] | None = None,
         on_batch: Callable[[int], None] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
         checkpoint: CheckpointSettings | CheckpointFolder | None = None,
@@ -180,7 +183,10 @@ class Recommender:
                 0; None detects them.
             query: SQL that selects the events of a database.
             items: the catalogue, a source of `llpauc.data.read_catalogue`; it is saved with the
-                run, for the rules of `recommend`.
+                run, for the rules of `recommend`. Items of it without events are recommended by
+                their features, see `llpauc.models.cold_items`.
+            features: names of the catalogue's columns that describe items, in a list or separated
+                by commas; None detects them, "none" leaves out items without events.
             on_batch, on_epoch, checkpoint: see `llpauc.training.fit`.
 
         Raises:
@@ -193,6 +199,7 @@ class Recommender:
         catalogue = None if items is None else read_catalogue(items)
         if catalogue is not None:
             log.info(catalogue.check_known(split.item_ids, "the events"))
+            encoded = item_features(catalogue, feature_names(features))
         chosen = self.for_data(split)
         plan, refit = chosen.plan(), bool(chosen.refit)
         if chosen.parameters.get("half_life") is not None:
@@ -200,12 +207,23 @@ class Recommender:
         model = MODELS[plan.model].make(plan.model_options)
         seed = 0 if plan.training is None else plan.training.seed
         data, training = FitData.of(split, refit, self.hold_out, seed, self.how), None
+        boost = 0.0
+
+        def choose_by(fitted: Model) -> None:
+            nonlocal boost
+            if catalogue is not None and data.split.valid is not None:
+                rows = catalogue.ids.indices(data.split.item_ids.text)
+                boost = choose_boost(fitted, data.split, encoded.of(rows))
+
+        def on_chosen() -> None:
+            choose_by(model)
+
         if plan.training is not None:
             if data.split is not split:
                 log.info("validation events: %s", "; ".join(data.split.notes))
             settings = {**plan.settings(), "refit": refit, "hold_out": self.hold_out}
             training = Training(
-                plan.make_loss, plan.training, settings, on_batch, on_epoch, checkpoint
+                plan.make_loss, plan.training, settings, on_batch, on_epoch, checkpoint, on_chosen
             )
         shown: AbstractContextManager[Any] = nullcontext(on_batch)
         if on_batch is None and on_epoch is None:
@@ -222,13 +240,24 @@ class Recommender:
             self._set_fitted(model, data, data.split.train, None, chosen, catalogue)
             raise
         self._set_fitted(model, data, result.events, result.history, chosen, catalogue)
+        if catalogue is not None and self.fitted is not None:
+            if training is None and data.split.valid is not None:
+                on_train = MODELS[plan.model].make(model.options)
+                on_train.fit(FitData(data.split, [data.split.train]))
+                choose_by(on_train)
+            self.fitted = self.fitted.with_catalogue(catalogue, features, boost)
         return self
 
-    def set_items(self, items: Any) -> Recommender:
-        """Replace the catalogue, for the rules of `recommend`; a source of `read_catalogue`."""
-        fitted, catalogue = self.require_fitted(), read_catalogue(items)
-        log.info(catalogue.check_known(fitted.item_ids, "the run"))
-        self.fitted = dataclasses.replace(fitted, catalogue=catalogue)
+    def set_items(self, items: Any, features: str | Sequence[str] | None = None) -> Recommender:
+        """Replace the catalogue; items of it that are new can be recommended at once.
+
+        Args:
+            items: a source of `llpauc.data.read_catalogue`.
+            features: as in `fit`; by default those of the last catalogue.
+        """
+        fitted = self.require_fitted()
+        chosen = fitted.features if features is None else features
+        self.fitted = fitted.with_catalogue(read_catalogue(items), chosen)
         return self
 
     def _set_fitted(
@@ -257,6 +286,7 @@ class Recommender:
         self,
         events: Any,
         *,
+        items: Any = None,
         epochs: int = EPOCHS,
         lr: float | None = None,
         weight_decay: float | None = None,
@@ -271,6 +301,7 @@ class Recommender:
 
         Args:
             events: of any type that `fit` accepts; pairs that the model already has are ignored.
+            items: a new catalogue, which may have further items; by default that of the last `fit`.
             epochs: passes over all pairs, old and new; 0 gives vectors to new users and items, and
                 trains nothing.
             lr, weight_decay, seed, device: by default those of the last `fit`.
@@ -283,10 +314,13 @@ class Recommender:
             llpauc.training.Diverged: on NaN; the recommender is then unchanged.
         """
         check_at_least("epochs", epochs, 0)
-        fitted, params = self.require_fitted(), self.fitted_params
+        current, params = self.require_fitted(), self.fitted_params
         check_no_half_life(params)
+        fitted = current.without_features()
         new = new_events(fitted, join(before(as_split(events), "test")))
         if not len(new.new):
+            if items is not None:
+                self.set_items(items)
             return new
         plan, training = Recommender(**params).plan(), None
         if plan.training is not None and epochs:
@@ -299,6 +333,11 @@ class Recommender:
         updated = Fitted.of(model, new.all)
         updated = updated.holding_out(fitted.held_out, updated.histories)
         self.fitted = dataclasses.replace(updated, catalogue=fitted.catalogue)
+        catalogue = fitted.catalogue if items is None else read_catalogue(items)
+        if catalogue is not None:
+            self.fitted = self.fitted.with_catalogue(
+                catalogue, current.features, current.model.boost
+            )
         self.history = result.history
         return new
 
@@ -409,6 +448,8 @@ class Recommender:
         }
         ids = fitted.user_ids.arrow(), fitted.item_ids.arrow()
         known = {"params": self.fitted_params, **meta}
+        if fitted.features is not None:
+            known["features"] = list(fitted.features)
         catalogue = None if fitted.catalogue is None else fitted.catalogue.saved()
         run = run_folder.SavedRun(fitted.tensors(), *ids, known, texts, catalogue)
         with writer_lock(folder, wait=10.0):
@@ -433,7 +474,9 @@ class Recommender:
             ids = IdMap.of(run.user_ids), IdMap.of(run.item_ids)
             fitted = Fitted.from_tensors(model, run.tensors, *ids)
             catalogue = None if run.catalogue is None else Catalogue.from_saved(run.catalogue)
-            recommender.fitted = dataclasses.replace(fitted, catalogue=catalogue)
+            features = run.meta.get("features")
+            chosen = features if isinstance(features, list) else None
+            recommender.fitted = dataclasses.replace(fitted, catalogue=catalogue, features=chosen)
         except (InputError, TypeError) as error:
             raise InputError(f"{folder}: {error}") from None
         recommender.fitted_params = params
