@@ -93,7 +93,7 @@ def item_features(catalogue: Catalogue, columns: Sequence[str] | None = None) ->
             blocks.append(_unit_rows(block))
             kinds.append(f"{name} ({kind}{f' separated by {separator}' if separator else ''})")
         elif columns is not None:
-            different = values.n_chunks and len(pc.unique(values.drop_null()))
+            different = len(set(map(str, values.drop_null().to_pylist())))
             raise InputError(
                 f"{catalogue.name}: the feature {name!r} has {different:,} different values in"
                 f" {len(values):,} rows, and relates no two items; leave it out of features"
@@ -132,7 +132,7 @@ def _kind(column: pa.ChunkedArray) -> tuple[str | None, str]:
     words = sum(len(_WORD.findall(value)) for value in values) / len(values)
     if len(different) > _MANY * len(values):
         return ("text", "") if words >= 1.5 else (None, "")
-    return ("text", "") if words >= 4 else ("category", "")
+    return ("text", "") if words >= 2.5 else ("category", "")
 
 
 def _block(column: pa.ChunkedArray, kind: str, separator: str) -> Any:

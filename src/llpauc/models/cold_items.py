@@ -111,10 +111,18 @@ class ColdItems(Model):
         return out
 
     def _known(self, histories: Any) -> Any:
-        """The histories without items that the model does not know; others stand for them."""
-        known = histories[:, : self.model.n_items]
-        cold = histories[:, self.cold]
-        return (known + cold @ self.weights).tocsr() if cold.nnz else known.tocsr()
+        """The histories with the most similar item in place of an item without events."""
+        known, cold = histories[:, : self.model.n_items].tocsr(), histories[:, self.cold]
+        if not cold.nnz:
+            return known
+        nearest = np.asarray(self.weights.argmax(axis=1)).ravel()
+        similar = np.diff(self.weights.indptr) > 0
+        shape = self.weights.shape
+        stands_for = sparse.csr_matrix((similar * 1.0, (np.arange(shape[0]), nearest)), shape=shape)
+        replaced = known.maximum(cold @ stands_for).tocsr().astype(np.float32)
+        replaced.eliminate_zeros()
+        replaced.data[:] = 1.0
+        return replaced
 
     def scorer(self, histories: Any) -> Scorer:
         return _ColdScorer(self, self.model.scorer(histories[:, : self.model.n_items].tocsr()))
