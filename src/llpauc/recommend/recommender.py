@@ -211,12 +211,11 @@ class Recommender:
 
         def choose_by(fitted: Model) -> None:
             nonlocal boost
-            if catalogue is not None and data.split.valid is not None:
+            if catalogue is not None and data.split.valid is not None and fitted.is_fitted:
                 rows = catalogue.ids.indices(data.split.item_ids.text)
                 boost = choose_boost(fitted, data.split, encoded.of(rows))
 
-        def on_chosen() -> None:
-            choose_by(model)
+        on_chosen = None if catalogue is None else lambda: choose_by(model)
 
         if plan.training is not None:
             if data.split is not split:
