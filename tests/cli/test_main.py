@@ -415,7 +415,7 @@ BAD_OPTIONS = [
     ),
     (["data", "split", "COLD", "out"], ["is split already into train, test; name one file"]),
     (["recommend", "RUN", "-k", "0"], ["--k must be at least 1, got 0"]),
-    (["recommend", "RUN", "--items", "ghost"], ["--items names no item of the run", "'ghost'"]),
+    (["recommend", "RUN", "--history", "ghost"], ["--history names no item of the run", "'ghost'"]),
     (["evaluate", "RUN"], ["is a run, not data"]),
     (["data", "verify", "EVENTS"], ["is not prepared data: it is a file"]),
     (["trian"], ["unknown command 'trian'", "did you mean train?"]),
@@ -424,9 +424,9 @@ BAD_OPTIONS = [
     (["train", "EVENTS", "--loss", "llpac"], ["did you mean llpauc?"]),
     (["train", "EVENTS", "--metrics", "ndgc@20"], ["did you mean ndcg@K?"]),
     (["train", "EVENTS", "extra", "--epoch", "1"], ["did you mean --epochs?"]),
-    (["recommend", "RUN", "--items", ","], ["--items ','", "give an id"]),
+    (["recommend", "RUN", "--history", ","], ["--history ','", "give an id"]),
     (["recommend", "RUN", "--users", ""], ["--users ''", "give an id"]),
-    (["recommend", "RUN", "--users", "7", "--items", "1"], ["give one of them"]),
+    (["recommend", "RUN", "--users", "7", "--history", "1"], ["give one of them"]),
     (["recommend", "RUN", "--users", "@nobody.txt"], ["nobody.txt", "No such file"]),
     (["recommend", "RUN", "--users", "@."], ["cannot be read"]),
     (["recommend", "RUN", "--out", "lists.xlsx"], ["lists.xlsx", ".tsv, .csv, .parquet"]),
@@ -538,7 +538,7 @@ def command_words(events, trained, folder):
         "recommend": ["recommend", trained, "-k", "3"],
         "users": ["recommend", trained, "--users", "007,ghost"],
         "file": ["recommend", trained, "--out", folder / "lists.csv"],
-        "new user": ["recommend", trained, "--items", "001,🍕"],
+        "new user": ["recommend", trained, "--history", "001,🍕"],
     }
 
 
@@ -762,7 +762,7 @@ def test_recommend_users_from_a_file_unknown_users_and_a_new_user(
     assert "unknown users: 1" in result.err
     assert ghost["items"] != seven["items"]
     assert len(ghost["items"]) == 2
-    result = run("recommend", trained, "--items", "001,🍕", "-k", "30", "--json")
+    result = run("recommend", trained, "--history", "001,🍕", "-k", "30", "--json")
     (new,) = json.loads(result.out)
     assert {item["item"] for item in new["items"]} == set().union(*history(events).values()) - {
         "001", "🍕",
@@ -1035,9 +1035,9 @@ def test_recommend_ids_with_commas_and_unknown_items(run, work_folder):
     assert run("train", "--recipe=none", table, "--epochs", "1", "--out", "odd").code == 0
     result = run("recommend", "odd", "--users", "a,b", "--json")
     assert {row["user"] for row in json.loads(result.out)} == {"a,b"}
-    result = run("recommend", "odd", "--items", "i1,ghost", "-k", "3", "--json")
+    result = run("recommend", "odd", "--history", "i1,ghost", "-k", "3", "--json")
     assert result.code == 0
-    assert "unknown items in --items: 1 of 2" in result.err
+    assert "unknown items in --history: 1 of 2" in result.err
 
 
 def test_evaluate_runs_without_a_common_user(run, work_folder, trained):

@@ -173,7 +173,7 @@ def hostile(tmp_path, monkeypatch):
         ["train", "--recipe=none", "E", "--model", ESCAPES],
         ["recommend", f"run{ESCAPES}"],
         ["recommend", f"run{ESCAPES}", "--users", f"u1{ESCAPES}", "--json"],
-        ["recommend", f"run{ESCAPES}", "--items", f"unknown{ESCAPES}"],
+        ["recommend", f"run{ESCAPES}", "--history", f"unknown{ESCAPES}"],
         ["runs", "."],
         [ESCAPES],
     ],

@@ -461,7 +461,7 @@ def test_read_interactions_returns_interactions_unchanged() -> None:
     assert read_interactions(data).interactions is data
     with pytest.raises(InputError, match="leave it out"):
         read_interactions(data, user="x")
-    with pytest.raises(InputError, match="for text files"):
+    with pytest.raises(InputError, match="for files and databases"):
         read_interactions(pd.DataFrame(FRAME), header=True)
 
 
@@ -559,8 +559,8 @@ def test_load_folder_with_one_file_of_events(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(InputError, match="no data file"):
         load(tmp_path / "none")
-    make_files(tmp_path / "none", a__csv="1,2\n", b__csv="1,2\n")
-    with pytest.raises(InputError, match=r"2 data files .* a\.csv, b\.csv"):
+    make_files(tmp_path / "none", a__csv="1,2\n", b__tsv="1\t2\n")
+    with pytest.raises(InputError, match=r"2 data files of several formats.* a\.csv, b\.tsv"):
         load(tmp_path / "none")
 
 

@@ -486,7 +486,7 @@ BAD = [
     (["--deny", "@odd.csv"], ["odd.csv: has no column of item ids"]),
     (["--users", "@odd.csv"], ["odd.csv: has no column of user ids"]),
     (["--deny", "@odd.parquet"], ["odd.parquet: is no table that can be read"]),
-    (["--approximate", "--items", "i1"], ["--approximate is for many users"]),
+    (["--approximate", "--history", "i1"], ["--approximate is for many users"]),
     (["--out", "r.gz"], ["r.gz: unknown format", ".tsv, .csv, .parquet, .jsonl, .trec"]),
     (["--out", "r.parquet.gz"], ["unknown format"]),
     (["--memory-mb", "1", "--out", "r.tsv"], ["--memory-mb"]),

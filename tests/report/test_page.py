@@ -11,11 +11,13 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llpauc.cli import main
+from llpauc.data.catalogue import read_catalogue
 from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions, Split
 from llpauc.errors import InputError
@@ -469,7 +471,8 @@ def test_page_routes_require_the_key_except_the_page(run):
 
 def test_page_routes_return_the_data_of_a_report(run):
     titles = {"i3": "Three"}
-    with client_of(run, titles=titles, tuning={"metric": "x"}) as client:
+    catalogue = read_catalogue(pa.table({"item": list(titles), "title": list(titles.values())}))
+    with client_of(run, catalogue=catalogue, tuning={"metric": "x"}) as client:
         about = client.get("/page/about").json()
         user = client.get("/page/user", params={"id": "u7"}).json()
         matches = client.get("/page/users", params={"text": "U5"}).json()

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import uvicorn
 
 from llpauc.cli import main
+from llpauc.data.catalogue import read_catalogue
 from llpauc.data.interactions import Interactions, Split
 from llpauc.metrics import auc_score, llpauc_score, opauc_score
 from llpauc.metrics.pair_counts import PairCounts
@@ -86,7 +88,11 @@ def runs(tmp_path_factory) -> dict[str, Path]:
 @contextmanager
 def served(run: Path, key: str | None = None, titles=None) -> Iterator[str]:
     """The server in a thread of this process, on a free port of the loopback address."""
-    app = make_app(ServingState(run, titles), key)
+    catalogue = None
+    if titles is not None:
+        table = pa.table({"item": list(titles), "title": list(titles.values())})
+        catalogue = read_catalogue(table)
+    app = make_app(ServingState(run, catalogue), key)
     with listen("127.0.0.1", 0, key) as listener:
         server = uvicorn.Server(uvicorn.Config(app, lifespan="on", ws="none", log_level="error"))
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

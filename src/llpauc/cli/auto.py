@@ -18,7 +18,7 @@ from llpauc.cli.console import (
     show_table,
     time_span,
 )
-from llpauc.cli.data_options import HoldOutRule, Seed, TableOptions
+from llpauc.cli.data_options import Events, HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import train_config
 from llpauc.options import Count
@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 
 
 def auto(
-    path: str,
+    path: Events,
     *,
     budget: str = "10m",
     out: str = "auto",
     k: Count = 20,
     seed: Seed = 0,
     how: HoldOutRule = "auto",
+    items: str | None = None,
+    where: str | None = None,
     table: TableOptions,
     json: bool = False,
 ) -> None:
@@ -50,15 +52,22 @@ def auto(
     config.toml (for llpauc train --config).
 
     Args:
-        path: a file of interactions, or a folder with train/valid/test files
+        path: a file of interactions (or several, a pattern, a folder of parts, - for standard
+            input, a database), or a folder with train/valid/test files
         budget: time for everything, such as 90s, 10m or 2h
         out: folder for the results
         k: length of the lists
         seed: of the split and of every training
         how: split of a single file, as for llpauc data split
+        items: the catalogue, a table with a column of item ids: titles in the report, columns for
+            --where, and features of items without events
+        where: recommend only items for which this condition on the catalogue is true, such as
+            "in_stock"
         json: print the result as JSON
     """
+    from llpauc.data.catalogue import read_catalogue
     from llpauc.data.interactions import Split
+    from llpauc.errors import InputError
     from llpauc.search import auto_search
     from llpauc.search.auto_report import AUTO_FOLDER, headline, write_results
     from llpauc.search.trials import Budget, parse_budget
@@ -69,6 +78,14 @@ def auto(
     check_folder(out, path)
     check_replaceable(out, AUTO_FOLDER)
     data = table.load(path)
+    catalogue = None if items is None else read_catalogue(items)
+    if where is not None and catalogue is None:
+        raise InputError("--where is a condition on the catalogue; give it (--items FILE)")
+    if catalogue is not None:
+        ids = data.item_ids if isinstance(data, Split) else data.interactions.item_ids
+        log.info(catalogue.check_known(ids, path))
+        if where is not None:
+            catalogue.matching(where)
     events = data if isinstance(data, Split) else data.interactions
     record = table.record(events if isinstance(events, Split) else Split(events))
     train = events.train if isinstance(events, Split) else events
@@ -76,9 +93,11 @@ def auto(
     with writer_lock(out), search_progress() as progress:
         result = auto_search.auto(events, limit, k=k, seed=seed, how=how, progress=progress)
         progress("writing", 1.0)
+        if catalogue is not None:
+            result.recommender.set_items(catalogue)
         rows = write_results(
             result, Path(out), data=path, record=record, notes=data.notes, budget=limit, k=k,
-            config=_config(result, table, path), command=command_name(),
+            config=_config(result, table, path), command=command_name(), where=where,
         )  # fmt: skip
     if json:
         print_json(_as_json(result, out, rows, limit.passed))

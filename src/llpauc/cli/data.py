@@ -18,7 +18,7 @@ from llpauc.cli.console import (
     print_text,
     progress,
 )
-from llpauc.cli.data_options import FileFormat, SplitOptions, TableOptions
+from llpauc.cli.data_options import Events, FileFormat, SplitOptions, TableOptions
 from llpauc.cli.system import check_file, check_folder, make_folder_of
 from llpauc.options import Count
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from llpauc.data.readers import Reading
 
 
-def inspect(path: str, *, table: TableOptions, plot: str | None = None, json: bool = False) -> None:
+def inspect(
+    path: Events, *, table: TableOptions, plot: str | None = None, json: bool = False
+) -> None:
     """Print statistics of a file or folder of interactions, and its problems.
 
     Counts, duplicates, train/test leaks, cold users and items, the long tail, and whether
@@ -75,7 +77,7 @@ def _text(value: Any) -> str:
 
 
 def split(
-    path: str,
+    path: Events,
     out: str,
     *,
     options: SplitOptions,
@@ -150,7 +152,7 @@ def clean(path: str, out: str, *, table: TableOptions, json: bool = False) -> No
 
 
 def noise(
-    path: str,
+    path: Events,
     out: str,
     threshold: float,
     *,
@@ -209,12 +211,13 @@ def prepare(
     which is memory-mapped, in place of a file.
 
     Args:
-        files: one or more files of interactions: text tables, gzipped or not, or Parquet
+        files: one or more files of interactions, folders of parts, or a database
         out: the prepared folder; needs about four times its size of free disk space
         memory: memory limit of DuckDB; the program needs about half a gigabyte more
         held_out_users: hold out events of this many users only, drawn at random
         json: print the counts as JSON
     """
+    from llpauc.data.locations import without_credentials
     from llpauc.data.out_of_core import prepare as prepare_files
     from llpauc.errors import InputError
 
@@ -224,7 +227,7 @@ def prepare(
         raise InputError(
             f"--{name} is for the prepared folder; give it to llpauc train or evaluate"
         )
-    check_folder(out, *files)
+    check_folder(out, *map(without_credentials, files))
     with progress(f"preparing {out}"):
         manifest = prepare_files(
             files,

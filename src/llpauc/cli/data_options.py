@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from annotated_types import Ge, Lt
 
 from llpauc.cli.console import log, progress
+from llpauc.data.locations import SourceName
 from llpauc.options import Choices, Count, NonNegativeInt, options_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from llpauc.data.readers import Reading
     from llpauc.data.sources import ReadOptions
 
+Events = Annotated[str, SourceName]  # one or several paths, or a database
 HeldOut = Annotated[float, Ge(0), Lt(1)]
 Seed = NonNegativeInt
 HoldOutRule = Literal["auto", "temporal", "temporal_per_user", "random_per_user", "random"]
@@ -47,6 +49,7 @@ class TableOptions:
             without types
         relevant: types, separated by commas, that count as hits in the evaluated part; by default
             every event with a weight above 0
+        query: SQL that selects the events of a database
         bad_rows: what to do with a row that cannot be read: stop with an error, or skip and count
         min_rating: drop events with a lower rating; all remaining events are positives
         drop_duplicates: drop events that are equal to an earlier one in every column
@@ -69,6 +72,7 @@ class TableOptions:
     relevant: str | None = None
     delimiter: str | None = None
     header: Literal["yes", "no"] | None = None
+    query: str | None = None
     bad_rows: Literal["error", "skip"] = "error"
     min_rating: float | None = None
     drop_duplicates: bool = False
@@ -98,14 +102,17 @@ class TableOptions:
     def changed(self) -> dict[str, Any]:
         """The options that differ from their defaults."""
         default = asdict(TableOptions())
-        return {name: value for name, value in asdict(self).items() if value != default[name]}
+        changed = {name: value for name, value in asdict(self).items() if value != default[name]}
+        changed.pop("query", None)  # it belongs to one database, not to the events of an update
+        return changed
 
     def record(self, split: Split) -> dict[str, Any]:
         """What a run records about its data: these options, and a SHA-256 of each part."""
         from llpauc.data.interactions import fingerprint
 
         digests = {name: fingerprint(part) for name, part in split.parts.items()}
-        return {"reading": self.changed(), "digests": digests}
+        query = {} if self.query is None else {"query": self.query}
+        return {"reading": self.changed(), "digests": digests, **query}
 
     def or_else(self, recorded: Any) -> TableOptions:
         """With the options of a run, from its meta.json, where none is given."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from llpauc.cli.console import log, metrics_table, print_result, progress
-from llpauc.cli.data_options import SplitOptions, TableOptions
+from llpauc.cli.data_options import Events, SplitOptions, TableOptions
 from llpauc.cli.system import check_file, load_run, make_folder_of
 from llpauc.cli.training_options import BaselineOptions
 from llpauc.options import Choices, Count, Positive
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    path: str,
+    path: Events,
     *,
     models: Annotated[str, Choices("llpauc.models.registry:untrained_models", many=True)]
     | None = None,
@@ -50,7 +50,8 @@ def evaluate(
     divide the users among them.
 
     Args:
-        path: a file of interactions, or a folder with train/valid/test files
+        path: a file of interactions (or several, a pattern, a folder of parts, - for standard
+            input, a database), or a folder with train/valid/test files
         models: models to fit, separated by commas; by default all that can handle data of this size
         runs: run folders written by llpauc train, separated by commas, which are measured too
         metrics: any of recall@K, precision@K, ndcg@K, hit@K, mrr@K, map@K, auc, opauc(BETA),

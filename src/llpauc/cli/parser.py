@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn, get_origin, get_type_hints
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 import tomli_w
 from docstring_parser import parse as parse_docstring
 
 from llpauc.cli.console import print_error
+from llpauc.data.locations import SourceName
 from llpauc.errors import InputError, listing, unknown
 from llpauc.options import REQUIRED, Option, options_of
 
@@ -73,7 +74,7 @@ class Parser(argparse.ArgumentParser):
             shown["choices"] = option.choices
         if option.default is REQUIRED:
             # A positional argument may come from the config file, so argparse does not require it.
-            many = "*" if listed else "?"
+            many = "*" if listed or _is_source(option) else "?"
             self.add_argument(option.name, nargs=many, metavar=option.name, **shown)
         elif option.type is bool:
             self.add_argument(flag(option.name), action="store_true", help=shown["help"])
@@ -125,6 +126,10 @@ class Parser(argparse.ArgumentParser):
         except InputError as error:
             self.error(str(error))
         values = {name: values.get(name, option.default) for name, option in self.options.items()}
+        for name, option in self.options.items():
+            if _is_source(option):
+                given = values[name]
+                values[name] = SourceName([given] if isinstance(given, str) else given)
         if print_config:
             print(tomli_w.dumps({k: v for k, v in values.items() if v is not None}), end="")
             raise SystemExit(0)
@@ -148,8 +153,15 @@ class Parser(argparse.ArgumentParser):
             name = key.replace("-", "_")
             if name not in self.options:
                 raise InputError(f"--config: {path}: {unknown('key', key, self.options)}")
-            values[name] = _checked(self.options[name], self.options[name].check, value)
+            option = self.options[name]
+            several = _is_source(option) and isinstance(value, list)
+            values[name] = value if several else _checked(option, option.check, value)
         return values
+
+
+def _is_source(option: Option) -> bool:
+    """Whether the value may be several paths, and becomes a `SourceName`."""
+    return SourceName in get_args(option.hint)
 
 
 def _parse(option: Option, text: Any) -> Any:

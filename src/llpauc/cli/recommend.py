@@ -23,13 +23,17 @@ def recommend(
     run: str,
     *,
     users: str | None = None,
-    items: str | None = None,
+    history: str | None = None,
     k: Count = 20,
     out: str | None = None,
     seen: bool = False,
     exclude: str | None = None,
     allow: str | None = None,
     deny: str | None = None,
+    items: str | None = None,
+    where: str | None = None,
+    at_most: Count | None = None,
+    per: str | None = None,
     memory_mb: Positive = 1024.0,
     approximate: bool = False,
     json: bool = False,
@@ -43,7 +47,7 @@ def recommend(
     Args:
         run: a run folder written by llpauc train
         users: recommend to these users; by default to all users
-        items: recommend to a new user with these items
+        history: recommend to a new user with these items
         k: length of the lists
         out: write to this file (.tsv, .csv, .parquet, .jsonl or .trec; text files may end in .gz)
             instead of the screen
@@ -52,11 +56,18 @@ def recommend(
             those with an event of these types; by default as the run was trained
         allow: recommend only these items
         deny: do not recommend these items
+        items: the catalogue, a table with a column of item ids, in which new items may have been
+            added; by default that of the run
+        where: recommend only items for which this condition on the catalogue is true, such as
+            "in_stock and category in ('shoes', 'bags')"
+        at_most: items of a list with the same value of the column --per of the catalogue
+        per: that column, such as category
         memory_mb: memory limit for scores and lists, besides the model
         approximate: search only a part of the items, with faiss, and measure which fraction of the
             exact lists is found; for models with vectors and more than half a million items
         json: print the lists as JSON
     """
+    from llpauc.data.catalogue import read_catalogue
     from llpauc.errors import InputError
     from llpauc.recommend.fitted import ids_or_none
     from llpauc.recommend.list_files import list_format
@@ -69,25 +80,31 @@ def recommend(
     )
 
     # Check the options and read the id lists before the run is loaded
-    if users is not None and items is not None:
-        raise InputError("--users are users of the run, --items make a new user; give one of them")
-    if approximate and items is not None:
-        raise InputError("--approximate is for many users; leave it out with --items")
+    if users is not None and history is not None:
+        raise InputError("--users are users of the run, --history a new user; give one of them")
+    if approximate and history is not None:
+        raise InputError("--approximate is for many users; leave it out with --history")
+    if approximate and at_most is not None:
+        raise InputError("--at-most needs exact lists; leave --approximate out")
     user_ids = parse_ids(users, "--users", "user")
-    item_ids = parse_ids(items, "--items", "item")
+    item_ids = parse_ids(history, "--history", "item")
     allowed, denied = parse_ids(allow, "--allow", "item"), parse_ids(deny, "--deny", "item")
     check_file(out)
     if out is not None:
         list_format(out)
     fitted = load_run(run).excluding(exclude)
+    if items is not None:
+        fitted = fitted.with_catalogue(read_catalogue(items), fitted.features)
     if fitted.types is not None and not seen:
         log.info(f"left out of the lists: {fitted.rules.excluded_text}")
     hidden = hidden_items(
         len(fitted.item_ids),
         _known_items(fitted, "--allow", allowed),
-        _known_items(fitted, "--deny", denied),
+        fitted.catalogue_rules.allowed(where),
+        deny=_known_items(fitted, "--deny", denied),
     )
-    request = ListRequest(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb)
+    limit = fitted.catalogue_rules.limit(at_most, per)
+    request = ListRequest(min(k, len(fitted.item_ids)), not seen, hidden, memory_mb, limit)
 
     def show(ids: list[Any], ranked: Any) -> None:
         """Print lists, or write those of a new user to a file."""
@@ -106,9 +123,9 @@ def recommend(
 
     # A new user
     if item_ids is not None:
-        item_ids = _undivided(fitted.item_ids, items, item_ids)
-        history = fitted.history_of(_known_items(fitted, "--items", item_ids))
-        show(["new"], fitted.rank_histories(history, request.k, not seen, hidden))
+        item_ids = _undivided(fitted.item_ids, history, item_ids)
+        new = fitted.history_of(_known_items(fitted, "--history", item_ids))
+        show(["new"], fitted.rank_histories(new, request.k, not seen, hidden, limit=limit))
         return
 
     # Users of the run, to a file
@@ -136,7 +153,7 @@ def recommend(
             ranked = ranker(indices)
         else:
             ranked = fitted.rank_users(
-                indices, request.k, not seen, hidden, memory_mb=memory_mb, progress=advance
+                indices, request.k, not seen, hidden, limit, memory_mb=memory_mb, progress=advance
             )
     show(list_users.ids.ids(range(n_users)).tolist(), ranked)
     if ranker is not None:

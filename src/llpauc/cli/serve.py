@@ -43,7 +43,8 @@ def serve(
         api_key_file: file with the key that clients send as X-API-Key (else LLPAUC_API_KEY)
         require_signature: refuse a run that is not signed (llpauc sign), also on a reload
         key_file: file with the key of the signature (else LLPAUC_SIGNING_KEY)
-        items: CSV or TSV file with the columns item and title, for the page
+        items: the catalogue, a table with a column of item ids: titles for the page, and columns
+            for the condition where of a request; by default that of the run
         exclude: items of a user that are left out of the list: all, none, or those with an event of
             these types; by default as the run was trained
         tuning: folder written by llpauc tune, for the page
@@ -80,14 +81,15 @@ def _serve(
         raise InputError(
             f"serving needs {error.name}, which is not installed; pip install 'llpauc[serve]'"
         ) from None
-    from llpauc.report.page_data import read_titles
+    from llpauc.data.catalogue import read_catalogue
     from llpauc.report.tuning import read_tuning
 
-    titles, trials = read_titles(items), read_tuning(tuning)
+    catalogue = None if items is None else read_catalogue(items)
+    trials = read_tuning(tuning)
     check_run_fits_memory(run)
     if json:
         logging.getLogger("llpauc").handlers = [_JSONHandler()]
-    serve_run(run, host, port, api_key_file, titles, trials, signing_key, exclude)
+    serve_run(run, host, port, api_key_file, catalogue, trials, signing_key, exclude)
 
 
 @contextmanager

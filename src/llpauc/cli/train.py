@@ -22,11 +22,12 @@ from llpauc.cli.console import (
     progress,
     time_span,
 )
-from llpauc.cli.data_options import HeldOut, HoldOutRule, Seed, TableOptions
+from llpauc.cli.data_options import Events, HeldOut, HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder, check_free_space
 from llpauc.cli.training_options import CheckpointOptions, ModelOptions, RecipeName
 
 if TYPE_CHECKING:
+    from llpauc.data.catalogue import Catalogue
     from llpauc.data.interactions import Split
     from llpauc.distributed import ProcessGroup
     from llpauc.recommend import Recommender
@@ -37,7 +38,7 @@ _SHOWN_DIAGNOSTICS = ("hard_llpauc", "auc", "pos_fraction", "neg_fraction", "gap
 
 
 def train(
-    path: str,
+    path: Events,
     out: str = "run",
     *,
     options: ModelOptions,
@@ -46,6 +47,8 @@ def train(
     how: HoldOutRule = "auto",
     refit: bool = False,
     recipe: RecipeName = "auto",
+    items: str | None = None,
+    features: str | None = None,
     metrics: str = "recall@20,ndcg@20",
     tensorboard: str | None = None,
     mlflow: str | None = None,
@@ -63,7 +66,8 @@ def train(
     processes, see docs/how-to/distributed.md.
 
     Args:
-        path: a file of interactions, or a folder with train/valid/test files
+        path: a file of interactions (or several, a pattern, a folder of parts, - for standard
+            input, a database), or a folder with train/valid/test files
         out: the run folder
         seed: of the initial vectors, the order of events and the negatives
         hold_out: fraction of the events that choose the epoch if there is no valid part
@@ -73,13 +77,21 @@ def train(
         recipe: settings where no option is given: good ones for the data (auto), for data without
             or with a strong trend (settled, moving), of the paper (paper), or the defaults of the
             options (none)
+        items: the catalogue, a table with a column of item ids; it is saved with the run, for the
+            conditions of llpauc recommend --where, and its items without events are recommended by
+            their features
+        features: columns of the catalogue that describe items, separated by commas; by default all
+            whose kind is detected; none leaves out items without events
         metrics: metrics on the test part, separated by commas
         tensorboard: log the run for TensorBoard to this folder
         mlflow: log the run to this MLflow database or server, such as sqlite:///mlflow.db
         dry_run: read the data, print what would be done, and stop
         json: print the result as JSON
     """
+    from llpauc.data.catalogue import read_catalogue
+    from llpauc.data.features import feature_names, item_features
     from llpauc.distributed import current_process_group
+    from llpauc.errors import InputError
     from llpauc.metrics import parse_metric, split_names
     from llpauc.recommend.recipes import description
     from llpauc.storage.atomic import writer_lock
@@ -107,6 +119,12 @@ def train(
             lock.enter_context(writer_lock(out))
         # Read the data, on which the settings of a recipe depend
         split = table.load_split(path)
+        catalogue = None if items is None else read_catalogue(items)
+        if catalogue is not None:
+            catalogue.check_known(split.item_ids, path)
+            item_features(catalogue, feature_names(features))
+        elif features is not None:
+            raise InputError("--features are columns of the catalogue; give it (--items FILE)")
         recommender = recommender.for_data(without_empty_valid(split))
         plan = recommender.plan()
         width = getattr(plan.model_options, "dimensions", 0)
@@ -114,7 +132,9 @@ def train(
             check_feasible(split.train, width, plan.training)
         check_free_space(out, 4 * (len(split.train) + width * (split.n_users + split.n_items)))
         record = table.record(split)
-        return _Job(path, out, recommender, split, names, trackers, checkpoint, record)
+        return _Job(
+            path, out, recommender, split, names, trackers, checkpoint, record, catalogue, features
+        )
 
     processes = current_process_group()
     with ExitStack() as lock:
@@ -124,8 +144,10 @@ def train(
             "users": job.split.n_users,
             "items": job.split.n_items,
         }
-        events, users, items = counts.values()
-        log.info(f"{job.recommender!r} on {events:,} events of {users:,} users and {items:,} items")
+        n_events, n_users, n_items = counts.values()
+        log.info(
+            f"{job.recommender!r} on {n_events:,} events of {n_users:,} users and {n_items:,} items"
+        )
         if job.recommender.plan().training is not None and recipe != "none":
             log.info(f"recipe {recipe} (options that are given override it):")
             for line in description(job.recommender.get_params(), job.split.train):
@@ -154,6 +176,8 @@ class _Job:
     trackers: Mapping[str, str]
     checkpoint: CheckpointSettings
     record: Mapping[str, Any]  # of the data, see `TableOptions.record`
+    catalogue: Catalogue | None
+    features: str | None
 
 
 def _recommender(settings: dict[str, Any], seed: int, recipe: str) -> Recommender:
@@ -199,7 +223,14 @@ def _run(job: _Job, json: bool, processes: ProcessGroup) -> None:
                 tracked.epoch(epoch)
 
             try:
-                recommender.fit(split, on_batch=on_batch, on_epoch=on_epoch, checkpoint=checkpoints)
+                recommender.fit(
+                    split,
+                    items=job.catalogue,
+                    features=job.features,
+                    on_batch=on_batch,
+                    on_epoch=on_epoch,
+                    checkpoint=checkpoints,
+                )
             except Diverged as error:
                 if not epochs:
                     tracked.failed(error)
@@ -242,7 +273,7 @@ def _test_metrics(recommender: Recommender, split: Split, metrics: list[str]) ->
     from llpauc.recommend import Recommender
 
     popularity = Recommender(model="popularity", refit=recommender.refit).fit(split)
-    scorers = {"popularity": popularity.scorer(), str(recommender.model): recommender.scorer()}
+    scorers = {"popularity": popularity, str(recommender.model): recommender}
     return {
         name: evaluate(scorer, split, metrics=metrics).summary() for name, scorer in scorers.items()
     }

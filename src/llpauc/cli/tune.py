@@ -17,7 +17,7 @@ from llpauc.cli.console import (
     search_progress,
     show_table,
 )
-from llpauc.cli.data_options import HeldOut, HoldOutRule, Seed, TableOptions
+from llpauc.cli.data_options import Events, HeldOut, HoldOutRule, Seed, TableOptions
 from llpauc.cli.system import check_folder
 from llpauc.cli.training_options import train_config
 from llpauc.options import Count
@@ -30,7 +30,7 @@ _ROWS_SHOWN = 10
 
 
 def tune(
-    path: str,
+    path: Events,
     out: str = "tuning",
     *,
     loss: str = "llpauc",
@@ -61,7 +61,8 @@ def tune(
     work on the same study.
 
     Args:
-        path: a file of interactions, or a folder with train/valid/test files
+        path: a file of interactions (or several, a pattern, a folder of parts, - for standard
+            input, a database), or a folder with train/valid/test files
         out: folder for the results, and for the study where --storage is not given
         loss: losses to choose from, separated by commas
         models: models to choose from, separated by commas (by default mf and the model of the

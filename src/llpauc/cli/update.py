@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llpauc.cli.console import facts_table, log, print_json, print_result
-from llpauc.cli.data_options import Seed, TableOptions
+from llpauc.cli.data_options import Events, Seed, TableOptions
 from llpauc.cli.system import check_folder, check_free_space
 from llpauc.cli.train import (
     exit_if_interrupted,
@@ -16,9 +16,10 @@ from llpauc.options import NonNegative, NonNegativeInt, Positive
 
 def update(
     run: str,
-    events: str,
+    events: Events,
     *,
     out: str | None = None,
+    items: str | None = None,
     epochs: NonNegativeInt = 5,
     lr: Positive | None = None,
     weight_decay: NonNegative | None = None,
@@ -39,6 +40,7 @@ def update(
         run: a run folder written by llpauc train
         events: a file of interactions, or a folder with train and valid files
         out: the new run folder; by default RUN is replaced
+        items: a new catalogue, which may have further items; by default that of the run
         epochs: passes over all events; 0 gives vectors to new users and items and trains nothing
         lr: learning rate; by default that of the run
         weight_decay: weight decay; by default that of the run
@@ -70,6 +72,7 @@ def update(
         with training_progress("updating", epochs, epochs * pairs) as (on_batch, on_epoch):
             added = recommender.update(
                 split,
+                items=items,
                 epochs=epochs,
                 lr=lr,
                 weight_decay=weight_decay,
@@ -85,7 +88,7 @@ def update(
             "new items": len(added.new_items),
             "known pairs": len(added.old),
         }
-        if not len(added.new):
+        if not len(added.new) and items is None:
             log.info(f"nothing new in {events}: {run} has all its pairs and is not changed")
             if out is None:
                 if json:

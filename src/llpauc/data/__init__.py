@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from llpauc.options import lazy_exports
 
 if TYPE_CHECKING:
+    from llpauc.data.catalogue import *
     from llpauc.data.demo import *
     from llpauc.data.filters import *
     from llpauc.data.formats import *
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from llpauc.data.writers import *
 
 _NAMES = {
+    "catalogue": "Catalogue read_catalogue",
     "demo": "demo_data",
     "filters": "Filters clean k_core rated_at_least",
     "formats": "FORMATS",

@@ -19,7 +19,10 @@ from llpauc.errors import InputError, listing
 Column = str | int | None
 ValueKind = Literal["number", "date"]
 # The names in `llpauc.data.formats.FORMATS`, for help texts: that module takes long to import.
-FORMAT_NAMES = ("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet", "jsonl")
+FORMAT_NAMES = (
+    *("csv", "tsv", "inter", "u.data", "ratings.dat", "adjacency", "parquet", "arrow", "jsonl"),
+    *("sqlite", "duckdb"),
+)
 ROLES = ("user", "item", "rating", "timestamp", "weight", "event_type")
 _DETECTED = ROLES[:4]  # the others are used only if they are requested
 SAMPLE_ROWS = 200  # that are used for detection

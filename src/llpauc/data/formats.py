@@ -6,16 +6,19 @@ recognises it by the first bytes, and a reader that adds the rows of a `Source` 
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
 import json
+import lzma
 import re
 import shutil
 import stat
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -25,7 +28,14 @@ import numpy as np
 import pyarrow as pa
 
 from llpauc.data.columns import SAMPLE_ROWS, printable
+from llpauc.data.locations import (
+    STANDARD_INPUT,
+    is_database,
+    partitions_of,
+    without_credentials,
+)
 from llpauc.data.sources import Format, ReadOptions, Sink, Source, encode_ids
+from llpauc.data.sql import read_duckdb, read_postgresql, read_sqlite
 from llpauc.data.text_tables import (
     MAX_LINE,
     Row,
@@ -35,11 +45,17 @@ from llpauc.data.text_tables import (
     text_lines,
     text_problem,
 )
-from llpauc.data.typed_tables import read_parquet
+from llpauc.data.typed_tables import read_arrow, read_parquet
 from llpauc.errors import InputError, choose
 
 _HEAD = 1 << 18  # bytes used for detection
-_GZIP = b"\x1f\x8b"
+_COMPRESSED: dict[bytes, tuple[str, Callable[[Path], Any]]] = {  # first bytes -> name, open
+    b"\x1f\x8b": ("gzip", gzip.open),
+    b"BZh": ("bzip2", bz2.open),
+    b"\xfd7zXZ": ("xz", lzma.open),
+    b"\x28\xb5\x2f\xfd": ("zstd", lambda path: pa.input_stream(str(path), compression="zstd")),
+}
+_ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 _CONTROLS = bytes([*range(9), *range(14, 27), *range(28, 32)])  # bytes that no text table has
 _UNSUPPORTED = {
     b"version https://git-lfs": "a git-lfs pointer, not the data (git lfs pull fetches them)",
@@ -51,36 +67,44 @@ _UNSUPPORTED = {
     b"\xff\xd8\xff": "an image",
     b"GIF8": "an image",
     b"\x7fELF": "a program",
-    b"SQLite format 3": "an SQLite database",
     b"\x80\x04\x95": "a pickle, which is never loaded",
     b"7z\xbc\xaf": "a 7z archive",
     b"Rar!": "a RAR archive",
     b"ORC": "an ORC file",
     b"Obj\x01": "an Avro file",
     b"PK\x03\x04": "a zip archive (or a spreadsheet)",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd",
-    b"BZh": "compressed with bzip2",
-    b"\xfd7zXZ": "compressed with xz",
-    b"ARROW1": "an Arrow/Feather file",
+    b"FEA1": "a Feather file of version 1",
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
 
 
 def read_file(
-    path: Path, options: ReadOptions, sink: Sink, temporary: Path | None = None
+    place: str,
+    options: ReadOptions,
+    sink: Sink,
+    temporary: Path | None = None,
+    is_part: bool = False,
 ) -> Source:
-    """Read one file into a sink.
+    """Read one file, standard input or a database into a sink.
 
     Args:
-        path: gzipped or not.
+        place: a path (compressed or not), "-", or the URL of a database.
         options: as given to `read_interactions`.
         sink: where the events go.
         temporary: folder for the uncompressed content; None is the system's.
+        is_part: whether it is one of several, and may be empty.
     """
-    name = printable(str(path))
-    with uncompressed(path, name, temporary) as plain:
-        source = Source(name, sink, options, plain, _read_head(plain, name))
+    shown = "standard input" if place == STANDARD_INPUT else without_credentials(place)
+    name = printable(shown)
+    if is_database(place):
+        source = Source(name, sink, options)
+        read_postgresql(source, place)
+        source.finish(is_part)
+        return source
+    path = Path(place)
+    with uncompressed(place, name, temporary) as plain:
+        source = Source(name, sink, options, plain, _read_head(plain, name), partitions_of(path))
         source.format_name, source.detected_by = _detect_format(path, source)
         source.format = FORMATS[source.format_name]
         if not (sink.in_memory or source.format.out_of_core):
@@ -88,42 +112,59 @@ def read_file(
                 f"{name}: {source.format_name} cannot be prepared out of core; write it as CSV or "
                 "Parquet with a user and an item column"
             )
+        if options.get("query") is not None and not source.format.queried:
+            raise InputError(f"{name}: query is for databases; leave it out (--query)")
         source.format.read(source)
-    source.finish()
+    source.finish(is_part)
     return source
 
 
 @contextmanager
-def uncompressed(path: Path, name: str, temporary: Path | None = None) -> Iterator[Path]:
-    """The file itself, or its content in a temporary file if it is gzipped.
+def uncompressed(place: str, name: str, temporary: Path | None = None) -> Iterator[Path]:
+    """The file itself, or its content in a temporary file if it is compressed or piped.
 
     Unlike DuckDB's decompression this verifies the checksum, and it allows parallel reading.
     """
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise InputError(f"{name}: is a folder; give one file, or use read_split")
-        if not stat.S_ISREG(mode):  # opening a pipe could wait forever
-            raise InputError(f"{name}: not a regular file; copy it to one first")
-        with path.open("rb") as file:
-            gzipped = file.read(2) == _GZIP
-    except OSError as error:
-        raise InputError(f"{name}: cannot be read ({error.strerror}); check the path") from error
-    if not gzipped:
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="llpauc-", dir=temporary) as folder:
-        plain = Path(folder) / "uncompressed"
+    with ExitStack() as stack:
+
+        def copy(source: Any, file_name: str) -> Path:
+            folder = tempfile.TemporaryDirectory(prefix="llpauc-", dir=temporary)
+            target = Path(stack.enter_context(folder)) / file_name
+            with source as reader, target.open("wb") as file:
+                shutil.copyfileobj(reader, file, 1 << 20)
+            return target
+
+        path = Path(place)
         try:
-            with gzip.open(path) as compressed, plain.open("wb") as file:
-                shutil.copyfileobj(compressed, file, 1 << 20)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise InputError(
-                f"{name}: the gzip data are cut off or damaged ({error}); fetch the file again"
-            ) from error
+            if place == STANDARD_INPUT:
+                path = copy(nullcontext(sys.stdin.buffer), "standard-input")
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise InputError(f"{name}: is a folder; give one file, or use read_split")
+            if not stat.S_ISREG(mode):  # opening a pipe could wait forever
+                raise InputError(f"{name}: not a regular file; copy it to one first")
+            with path.open("rb") as file:
+                head = file.read(8)
         except OSError as error:
-            raise InputError(f"{name}: cannot be uncompressed: {error.strerror}") from error
-        yield plain
+            reason = error.strerror or str(error)
+            raise InputError(f"{name}: cannot be read ({reason}); check the path") from error
+        method, reader = next((c for s, c in _COMPRESSED.items() if head.startswith(s)), ("", None))
+        if reader is not None:
+            try:
+                path = copy(reader(path), "uncompressed")
+            except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, ValueError) as error:
+                raise _cut_off(name, method, error) from error
+            except OSError as error:
+                if error.strerror is None:  # of bzip2 and zstd
+                    raise _cut_off(name, method, error) from error
+                raise InputError(f"{name}: cannot be uncompressed: {error.strerror}") from error
+        yield path
+
+
+def _cut_off(name: str, method: str, error: Exception) -> InputError:
+    return InputError(
+        f"{name}: the {method} data are cut off or damaged ({error}); fetch the file again"
+    )
 
 
 def _read_head(path: Path, name: str) -> bytes:
@@ -135,7 +176,7 @@ def _read_head(path: Path, name: str) -> bytes:
         for signature, what in _UNSUPPORTED.items():
             if head.startswith(signature):
                 raise InputError(f"{name}: is {what}; convert it to plain or gzipped UTF-8 text")
-        if any(head.startswith(f.signature) for f in FORMATS.values() if f.signature):
+        if any(format.signed(head) for format in FORMATS.values()):
             return head
         controls = len(head) - len(head.translate(None, _CONTROLS))
         if 10 * head.count(0) > len(head) or (controls and not _is_utf8(head)):
@@ -152,8 +193,10 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def plain_name(path: str | PathLike[str]) -> str:
-    """The name of a file in lower case and without `.gz`."""
-    return Path(path).name.lower().removesuffix(".gz")
+    """The name of a file in lower case and without the ending of a compression."""
+    name = Path(path).name.lower()
+    ending = next((ending for ending in _ENDINGS if name.endswith(ending)), "")
+    return name.removesuffix(ending)
 
 
 def _detect_format(path: Path, source: Source) -> tuple[str, str]:
@@ -162,7 +205,7 @@ def _detect_format(path: Path, source: Source) -> tuple[str, str]:
     if requested is not None:
         choose(FORMATS, requested, "format")
     for name, format in FORMATS.items():
-        if format.signature and source.head.startswith(format.signature):
+        if format.signed(source.head):
             if requested not in (None, name):
                 raise InputError(
                     f"{source.name}: is a {name.capitalize()} file, not {requested}; drop format"
@@ -367,10 +410,13 @@ FORMATS: dict[str, Format] = {
     ),
     "adjacency": Format(read_adjacency, sniff=_is_adjacency, out_of_core=False),
     "parquet": Format(read_parquet, (".parquet", ".pq"), signature=b"PAR1"),
+    "arrow": Format(read_arrow, (".arrow", ".feather", ".ipc"), signature=b"ARROW1"),
     "jsonl": Format(
         read_json_lines,
         (".jsonl", ".ndjson", ".json"),
         sniff=lambda source: source.head.lstrip().startswith(b'{"'),
         out_of_core=False,
     ),
+    "sqlite": Format(read_sqlite, (".sqlite",), signature=b"SQLite format 3", queried=True),
+    "duckdb": Format(read_duckdb, (".duckdb",), signature=b"DUCK", signature_at=8, queried=True),
 }

@@ -85,7 +85,7 @@ def check_known(
         if counts[role] >= _FEW * total or (total < _MANY and not required):
             continue
         problem = f"{name}: only {counts[role]:,} of {total:,} {role}s are in {source}"
-        cause = _likely_cause(ids[role], known[role], known[other], source)
+        cause = _exchanged(ids[role], known[other]) or likely_cause(ids[role], known[role], source)
         if cause is None and role in required:
             cause = "these are not the files of one data set, or another column holds the ids"
         if cause is not None:
@@ -102,10 +102,15 @@ def _count(ids: pa.Array, known: pa.Array) -> int:
     return int(pc.sum(pc.is_in(ids, value_set=known)).as_py() or 0)
 
 
-def _likely_cause(ids: pa.Array, known: pa.Array, others: pa.Array, source: str) -> str | None:
+def _exchanged(ids: pa.Array, others: pa.Array) -> str | None:
+    if _count(ids, others) < _EXPLAINED * len(ids):
+        return None
+    return "the columns of users and items are exchanged; name them (--user, --item)"
+
+
+def likely_cause(ids: pa.Array, known: pa.Array, source: str) -> str | None:
+    """How ids are written differently from the known ones of `source`; None if that is not it."""
     needed = _EXPLAINED * len(ids)
-    if _count(ids, others) >= needed:
-        return "the columns of users and items are exchanged; name them (--user, --item)"
     changed, changed_known = ids, known
     for cause, change in _TRIED.items():
         changed, changed_known = change(changed), change(changed_known)

@@ -27,11 +27,11 @@ from llpauc.data import splits
 from llpauc.data.column_files import BucketShuffle, ColumnFiles, as_arrow
 from llpauc.data.columns import EPOCH, ColumnRoles
 from llpauc.data.filters import DROPPED, Filters
-from llpauc.data.formats import read_file
 from llpauc.data.ids import IdMap, Indices
 from llpauc.data.interactions import EventRules
+from llpauc.data.locations import SourceName
 from llpauc.data.prepared import PREPARED_DATA, write_columns
-from llpauc.data.readers import BAD_ROWS
+from llpauc.data.readers import BAD_ROWS, notes_of, read_files
 from llpauc.data.sources import (
     BATCH_ROWS,
     QueryError,
@@ -100,7 +100,8 @@ def prepare(
     Messages about the progress are logged.
 
     Args:
-        files: text tables (gzipped or not) or Parquet files, read one after another.
+        files: text tables, Parquet or Arrow files, or other sources of `read_interactions`, read
+            one after another.
         out: the folder; existing prepared data are replaced, other files are not.
         how: the split, a name in `llpauc.data.splits.SPLITS`.
         seed: of the split and of the order of the training events.
@@ -174,8 +175,6 @@ class DiskSink(Sink):
         self._queries = ThreadPoolExecutor(1, "llpauc-duckdb")
         # The file exists for minutes: compression would cost more time than it saves.
         self._execute("SET force_compression = 'uncompressed'; SET arrow_large_buffer_size = true")
-        self._names: list[str] = []
-        self.roles: tuple[str, ...] = ()  # the columns of every file
 
     def close(self) -> None:
         self._queries.shutdown()
@@ -211,17 +210,8 @@ class DiskSink(Sink):
         self._execute(f"CREATE OR REPLACE TABLE {self._table} ({schema})")
 
     def start(self, name: str, roles: ColumnRoles) -> None:
-        has = tuple(roles.positions)
-        if self._names and has != self.roles:
-            role = sorted(set(has) ^ set(self.roles))[0]
-            one, other = (name, self._names[0]) if role in has else (self._names[0], name)
-            raise InputError(
-                f"{one} has a {role} and {other} has none; name the column, or ignore it with"
-                f" {role}='none' (--{role} none)"
-            )
-        self.roles = has
-        self._names.append(name)
-        self._table = f"raw{len(self._names) - 1}"
+        super().start(name, roles)
+        self._table = f"raw{len(self.names) - 1}"
         self._create_table()
 
     def add(self, columns: Mapping[str, Any]) -> None:
@@ -298,7 +288,7 @@ class DiskSink(Sink):
 
     @property
     def _tables(self) -> list[str]:
-        return [f"raw{number}" for number in range(len(self._names))]
+        return [f"raw{number}" for number in range(len(self.names))]
 
     def is_timed(self) -> bool:
         """Whether events have timestamps that differ."""
@@ -407,16 +397,15 @@ def _sorted_pairs(
     staged = work / "stage"
     staged.mkdir()
     sink = DiskSink(staged, limit)
-    notes: list[str] = []
-    rows = {"read": 0, "rejected": 0}
     try:
-        for path in files:
-            source = read_file(Path(path), reading, sink, staged)
-            rows["read"] += source.rows_read
-            rows["rejected"] += source.rows_rejected
-            notes += source.notes
-            for note in source.notes:
-                log.info(note)
+        parts = read_files(SourceName(files), reading, sink, staged)
+        rows = {
+            "read": sum(part.rows_read for part in parts),
+            "rejected": sum(part.rows_rejected for part in parts),
+        }
+        notes = notes_of(parts)
+        for note in notes:
+            log.info(note)
         notes += sink.drop(filters or Filters())
         users, items = (sink.number_ids(role) for role in ("user", "item"))
         log.info(f"{rows['read']:,} events of {len(users):,} users, {len(items):,} items")

@@ -7,6 +7,7 @@ A file passes through `formats` (which format) and the format's reader (`text_ta
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,9 @@ from llpauc.data.columns import Column, known_names, likely_names, printable
 from llpauc.data.formats import FORMATS, plain_name, read_file
 from llpauc.data.ids import IdMap
 from llpauc.data.interactions import EventRules, Interactions, Split
+from llpauc.data.locations import STANDARD_INPUT, SourceName, is_database, matching_files
 from llpauc.data.prepared import is_prepared, open_prepared
-from llpauc.data.sources import InMemorySink, ReadOptions, Source, event_rules
+from llpauc.data.sources import InMemorySink, ReadOptions, Sink, Source, event_rules
 from llpauc.data.text_tables import BLANKS
 from llpauc.data.typed_tables import is_frame, read_frame, read_matrix
 from llpauc.errors import InputError, choose, listing
@@ -76,19 +78,24 @@ def read_interactions(
     log_weights: bool = False,
     header: bool | None = None,
     delimiter: str | None = None,
+    query: str | None = None,
     bad_rows: str = "error",
 ) -> Reading:
-    """Read user-item events from a file, a frame or a sparse matrix.
+    """Read user-item events from files, a database, a frame or a sparse matrix.
 
     Format and columns are detected automatically; the choice is recorded in the notes. Ids of text
     files are text: `007` stays `007`. Ids are numbered in the order of their text. Events keep
     their order and their duplicates.
 
     Args:
-        source: a path (gzipped or not), a pandas or Polars frame, a pyarrow Table, a scipy sparse
-            matrix (users by items), or `Interactions`, which are returned as they are.
+        source: a path (also compressed with gzip, bzip2, xz or zstd), a pattern such as
+            `events/*.csv`, a folder of parts (`dt=2026-01-31/part-0.parquet` has the column `dt`),
+            a list of paths, "-" for standard input, the URL of a PostgreSQL server, a pandas or
+            Polars frame, a pyarrow Table, a scipy sparse matrix (users by items), or
+            `Interactions`, which are returned as they are.
         format: csv, tsv, inter (RecBole), u.data and ratings.dat (MovieLens), adjacency
-            (`user item item ...`), parquet, jsonl; None detects it by name, then by content.
+            (`user item item ...`), parquet, arrow (Feather), jsonl, sqlite, duckdb; None detects it
+            by name, then by content.
         user: column of the users, by name or by position from 0; None detects it.
         item: column of the items, likewise.
         rating: column of the ratings (or of dwell times), likewise; "none" ignores it.
@@ -102,6 +109,7 @@ def read_interactions(
         log_weights: the weight of a pair is log(1 + the sum of the weights of its events).
         header: whether the first row holds names; None detects it.
         delimiter: one to four characters, or comma, tab, semicolon, pipe, space; None detects it.
+        query: SQL that selects the events of a database.
         bad_rows: "error" raises an error that names the row, "skip" leaves such rows out.
 
     >>> from scipy.sparse import csr_matrix
@@ -113,14 +121,14 @@ def read_interactions(
     columns = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
     columns |= {"weight": weight, "event_type": event_type}
     more = {"event_weights": event_weights, "log_weights": log_weights, "bad_rows": bad_rows}
-    for_text = {"format": format, "header": header, "delimiter": delimiter}
+    for_text = {"format": format, "header": header, "delimiter": delimiter, "query": query}
     options: ReadOptions = {**for_text, **columns, **more}  # type: ignore[typeddict-item]
     rules = event_rules(options)
     sink = InMemorySink()
-    if _is_path(source):
-        file = read_file(Path(source), options, sink)
-        return _reading(file, sink, file.format_name or "", rules)
-    _refuse(for_text, "is for text files")
+    if (name := SourceName.of(source)) is not None:
+        parts = read_files(name, options, sink)
+        return _reading(parts, sink, parts[0].format_name or "", rules)
+    _refuse(for_text, "is for files and databases")
     if isinstance(source, Interactions) or sparse.issparse(source):
         _refuse(columns, f"is for tables, and a {type(source).__name__} has no named columns")
         if isinstance(source, Interactions):
@@ -132,16 +140,53 @@ def read_interactions(
         frame = Source(f"the {kind.__module__.partition('.')[0]} {kind.__name__}", sink, options)
         read_frame(frame, source)
         frame.finish()
-        return _reading(frame, sink, "frame", rules)
+        return _reading([frame], sink, "frame", rules)
     raise InputError(
         f"cannot read interactions from a {type(source).__name__}; give a path, a pandas or Polars "
         "frame, a pyarrow Table or a scipy sparse matrix"
     )
 
 
-def _reading(source: Source, sink: InMemorySink, format: str, rules: EventRules) -> Reading:
-    counts = source.rows_read, source.rows_rejected
-    return Reading(sink.interactions(rules), tuple(source.notes), *counts, format)
+def _reading(
+    parts: Sequence[Source], sink: InMemorySink, format: str, rules: EventRules
+) -> Reading:
+    counts = sum(part.rows_read for part in parts), sum(part.rows_rejected for part in parts)
+    return Reading(sink.interactions(rules), tuple(notes_of(parts)), *counts, format)
+
+
+def read_files(
+    source: SourceName, options: ReadOptions, sink: Sink, temporary: Path | None = None
+) -> list[Source]:
+    """Read every file of a source into a sink, one after another; see `read_file`."""
+    places = [file for place in source.places for file in _files_of(place)]
+    several = len(places) > 1
+    if several:
+        places = [p for p in places if not os.path.isfile(p) or os.path.getsize(p)] or places[:1]
+    parts = [read_file(place, options, sink, temporary, several) for place in places]
+    if not any(part.rows_read for part in parts):
+        parts[0].finish()  # raises
+    return parts
+
+
+def _files_of(place: str) -> list[str]:
+    """The place itself, the files of a pattern, or the parts in a folder."""
+    if is_database(place) or place == STANDARD_INPUT:
+        return [place]
+    if (matching := matching_files(place)) is not None:
+        return matching
+    return [str(path) for path in _parts(Path(place))] if os.path.isdir(place) else [place]
+
+
+def notes_of(parts: Sequence[Source]) -> list[str]:
+    """The notes of the first part, and those of the others that differ."""
+    first = parts[0]
+    notes = [*first.notes]
+    for part in parts[1:]:
+        same = {note.replace(first.name, part.name) for note in first.notes}
+        notes += [note for note in part.notes if note not in same]
+    if len(parts) > 1:
+        notes.append(f"{len(parts):,} files from {first.name} to {parts[-1].name}")
+    return notes
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
@@ -150,17 +195,18 @@ def _refuse(options: Mapping[str, Any], why: str) -> None:
             raise InputError(f"{option}={value!r} {why}; leave it out")
 
 
-def load(path: str | Path, **options: Unpack[ReadOptions]) -> Split | Reading:
+def load(path: Any, **options: Unpack[ReadOptions]) -> Split | Reading:
     """Read a `Split` from a folder with a train file or prepared data, else one `Reading`.
 
     Args:
-        path: a file; a folder with train and test files; a folder with one file of events; or
-            prepared data, which are memory-mapped.
+        path: a file, or another source of `read_interactions`; a folder with train and test files
+            or with parts of one table; or prepared data, which are memory-mapped.
         options: as for `read_interactions`.
     """
-    path = Path(path if _is_path(path) else "")
-    if not path.is_dir():
-        return read_interactions(path, **options)
+    name = SourceName.of(path)
+    path = Path("" if name is None or len(name.places) > 1 else name.places[0])
+    if name is None or len(name.places) > 1 or not path.is_dir():
+        return read_interactions(path if name is None else name, **options)
     if is_prepared(path):
         given = {
             name: None if value is False else value
@@ -176,7 +222,7 @@ def load(path: str | Path, **options: Unpack[ReadOptions]) -> Split | Reading:
         )
     if "train" in find_parts(path):
         return read_split(path, **options)
-    return read_interactions(_only_file(path), **options)
+    return read_interactions(name, **options)
 
 
 def read_ids(path: str | Path, role: Literal["user", "item"]) -> list[Any]:
@@ -260,7 +306,8 @@ def read_split(
     for part, source in sources.items():
         # Adjacency lists of equal length look like a table; the train file decides.
         after_lists = part != "train" and readings["train"].format == "adjacency"
-        if after_lists and _is_path(source) and _ending(source) == _ending(sources["train"]):
+        same = all(isinstance(one, (str, PathLike)) for one in (source, sources["train"]))
+        if after_lists and same and _ending(source) == _ending(sources["train"]):
             options = {**options, "format": "adjacency"}
         readings[part] = read_interactions(source, **options)
     notes = tuple(note for reading in readings.values() for note in reading.notes)
@@ -290,44 +337,43 @@ def find_parts(folder: Path) -> dict[str, Path]:
     return parts
 
 
-def _only_file(folder: Path) -> Path:
-    """The one file of events in a folder."""
+def _parts(folder: Path) -> list[Path]:
+    """The file of events in a folder, or several files of one table."""
     files = _data_files(folder)
     main = [path for path in files if plain_name(path) in _MAIN_FILES]
     recbole = [path for path in files if _ending(path) == ".inter"]
-    for candidates in (main, recbole, files):
+    for candidates in (main, recbole):
         if len(candidates) == 1:
-            return candidates[0]
+            return candidates
     if not files:
         raise InputError(f"{printable(str(folder))}: no data file is in this folder")
-    raise InputError(
-        f"{printable(str(folder))}: {len(files)} data files and none is called train: "
-        f"{_names(files)}; give one of them"
-    )
+    if len({_ending(path) for path in files}) > 1:
+        raise InputError(
+            f"{printable(str(folder))}: {len(files)} data files of several formats and none is"
+            f" called train: {_names(files)}; give one of them, or a pattern such as '*.csv'"
+        )
+    return files
 
 
 def _data_files(folder: Path) -> list[Path]:
+    """The data files in a folder and in the folders of its partitions."""
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:
         raise InputError(f"{printable(str(folder))}: cannot be read: {error.strerror}") from error
     part_words = {word for words in _PART_WORDS.values() for word in words}
-    return [
+    files = [
         path
         for path in paths
         if _ending(path) in _DATA_ENDINGS
         # Another .json file most likely holds the settings of some tool.
         and (_ending(path) != ".json" or not _words(path).isdisjoint(part_words))
         and path.is_file()
-        and not path.name.startswith(".")
+        and not path.name.startswith((".", "_"))
         and _words(path).isdisjoint(_NOT_DATA)
     ]
-
-
-def _is_path(source: Any) -> bool:
-    if isinstance(source, str) and not source:
-        raise InputError("the path is empty; give a file or a folder")
-    return isinstance(source, (str, PathLike))
+    partitions = [path for path in paths if "=" in path.name and path.is_dir()]
+    return files + [file for path in partitions for file in _data_files(path)]
 
 
 def _ending(path: str | PathLike[str]) -> str:

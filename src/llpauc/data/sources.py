@@ -57,7 +57,10 @@ _DTYPES |= {"event_type": np.uint8}
 
 
 def connect(
-    database: str = ":memory:", memory_limit: str = "2GB", temp_directory: str = ""
+    database: str = ":memory:",
+    memory_limit: str = "2GB",
+    temp_directory: str = "",
+    read_only: bool = False,
 ) -> duckdb.DuckDBPyConnection:
     """A private DuckDB that loads nothing from the network and uses UTC.
 
@@ -65,9 +68,11 @@ def connect(
         database: its file; the default writes none.
         memory_limit: such as "2GB".
         temp_directory: where data above the limit go; with "" they raise an error instead.
+        read_only: whether the file cannot be changed.
     """
     connection = duckdb.connect(
         database,
+        read_only=read_only,
         config={
             # Each thread holds buffers of tens of MB: many cores would pass the memory limit.
             "threads": min(os.cpu_count() or 1, 8),
@@ -125,6 +130,7 @@ class ReadOptions(TypedDict, total=False):
     log_weights: bool
     header: bool | None
     delimiter: str | None
+    query: str | None
     bad_rows: str
 
 
@@ -142,9 +148,21 @@ class Sink(ABC):
 
     def __init__(self) -> None:
         self.kinds: dict[str, set[IdKind]] = {"user": set(), "item": set()}
+        self.names: list[str] = []  # of the sources
+        self.roles: tuple[str, ...] = ()  # the columns of every source
 
-    def start(self, name: str, roles: ColumnRoles) -> None:  # noqa: B027, optional hook
+    def start(self, name: str, roles: ColumnRoles) -> None:
         """Another source follows, with these columns."""
+        has = tuple(roles.positions)
+        if self.names and has != self.roles:
+            role = sorted(set(has) ^ set(self.roles))[0]
+            one, other = (name, self.names[0]) if role in has else (self.names[0], name)
+            raise InputError(
+                f"{one} has a {role} and {other} has none; name the column, or ignore it with"
+                f" {role}='none' (--{role} none)"
+            )
+        self.roles = has
+        self.names.append(name)
 
     @abstractmethod
     def add(self, columns: Mapping[str, Any]) -> None:
@@ -164,7 +182,7 @@ class Sink(ABC):
 
 
 class InMemorySink(Sink):
-    """Collects the events of one source as `Interactions`.
+    """Collects the events of all sources as `Interactions`.
 
     Ids are dictionary-encoded batch by batch, so that a large file is never in memory as text.
     """
@@ -174,6 +192,11 @@ class InMemorySink(Sink):
     def __init__(self) -> None:
         super().__init__()
         self._batches: dict[str, list[Any]] = {role: [] for role in ROLES}
+        self._first = 0  # the first batch of the current source
+
+    def start(self, name: str, roles: ColumnRoles) -> None:
+        super().start(name, roles)
+        self._first = len(self._batches["user"])
 
     def add(self, columns: Mapping[str, Any]) -> None:
         for role, column in columns.items():
@@ -193,16 +216,18 @@ class InMemorySink(Sink):
                 raise QueryError(f"DuckDB read {rows} of {expected} rows")
         # While batches are streamed, DuckDB's errors arrive as OSError.
         except (duckdb.Error, pa.ArrowException, OSError, QueryError) as error:
-            self._batches = {role: [] for role in ROLES}
+            for batches in self._batches.values():
+                del batches[self._first :]
             raise QueryError(str(error).partition("\n")[0]) from None
 
     def time_range(self) -> tuple[float, float] | None:
-        sizes = [np.abs(batch) for batch in self._batches["timestamp"]]
+        sizes = [np.abs(batch) for batch in self._batches["timestamp"][self._first :]]
         dates = [size[size >= EPOCH] for size in sizes if size.max() >= EPOCH]
         return (min(map(np.min, dates)), max(map(np.max, dates))) if dates else None
 
     def divide_times(self, by: float) -> None:
-        self._batches["timestamp"] = [batch / by for batch in self._batches["timestamp"]]
+        batches = self._batches["timestamp"]
+        batches[self._first :] = [batch / by for batch in batches[self._first :]]
 
     def interactions(self, rules: EventRules) -> Interactions:
         (users, user_ids), (items, item_ids) = self._indexed("user"), self._indexed("item")
@@ -242,7 +267,8 @@ class Format:
 
     read: Callable[[Source], None]  # checks the rows of a source and adds them to its sink
     endings: tuple[str, ...] = ()  # of file names, or whole file names
-    signature: bytes = b""  # first bytes; they count more than the name
+    signature: bytes = b""  # in the first bytes, which count more than the name
+    signature_at: int = 0  # where
     sniff: Callable[[Source], bool] | None = None  # used if name and signature are unknown
     delimiter: str | None = None  # of a text table
     preferred_delimiter: str | None = None  # if several are possible
@@ -250,14 +276,20 @@ class Format:
     header: bool | None = None
     typed_names: bool = False  # whether column names end in a type, as in `user_id:token`
     out_of_core: bool = True  # whether the format can be prepared out of core
+    queried: bool = False  # whether it is a database, read by a query
+
+    def signed(self, head: bytes) -> bool:
+        """Whether these first bytes have the signature."""
+        return bool(self.signature) and head.startswith(self.signature, self.signature_at)
 
 
 @dataclass
 class Source:
     """One file or frame while it is read.
 
-    `path` is the uncompressed file and `head` its first bytes; `detected_by` is how the format
-    was detected. Rows are counted in `rows_read` or, if bad_rows="skip", in `rows_rejected`.
+    `path` is the uncompressed file and `head` its first bytes; `partitions` are columns in the
+    names of its folders; `detected_by` is how the format was detected. Rows are counted in
+    `rows_read` or, if bad_rows="skip", in `rows_rejected`.
     """
 
     name: str
@@ -265,6 +297,7 @@ class Source:
     options: ReadOptions
     path: Path = field(default_factory=Path)
     head: bytes = b""
+    partitions: Mapping[str, str] = field(default_factory=dict)
     format_name: str | None = None
     format: Format | None = None
     detected_by: str = ""
@@ -359,9 +392,12 @@ class Source:
         self.rows_rejected += count
         self.first_problem = self.first_problem or f"{place}: {problem}"
 
-    def finish(self) -> None:
-        """Check that there were rows, note those that were left out, convert times to seconds."""
-        if not self.rows_read:
+    def finish(self, is_part: bool = False) -> None:
+        """Check that there were rows, note those that were left out, convert times to seconds.
+
+        A part of several may be empty.
+        """
+        if not self.rows_read and not is_part:
             why = "no rows; give a file that holds at least one interaction"
             if self.rows_rejected:
                 why = f"no usable row, all {self.rows_rejected} were left out: {self.first_problem}"

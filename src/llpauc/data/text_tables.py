@@ -51,10 +51,14 @@ def read_text_table(source: Source) -> None:
             f"{name}: there is only one column with the delimiter {layout.delimiter!r}; give "
             "delimiter= (--delimiter), one of: , tab ; | :: space"
         )
-    values = [[row[p] for row in layout.sample if p < len(row)] for p in range(len(names))]
+    width = len(names)
+    values = [[row[p] for row in layout.sample if p < len(row)] for p in range(width)]
+    fixed = {k: v for k, v in source.partitions.items() if layout.header and k not in names}
+    names, values = (*names, *fixed), [*values, *([value] for value in fixed.values())]
     roles = source.detect_columns(names, values, header=layout.header)
     if layout.header:
-        user, item = (layout.first_row[roles.positions[role]] for role in _ID_ROLES)
+        written = (*layout.first_row, *fixed)
+        user, item = (written[roles.positions[role]] for role in _ID_ROLES)
         roles = replace(roles, header=(user, item))
     source.sink.kinds["user"].add("string")
     source.sink.kinds["item"].add("string")
@@ -66,7 +70,11 @@ def read_text_table(source: Source) -> None:
     reason = scanned.irregularity
     if reason is None:
         expected = scanned.lines - layout.header
-        table = _read_csv(layout, len(names), scanned)
+        table = _read_csv(layout, width, scanned)
+        if fixed:
+            literals = (value.replace("'", "''") for value in fixed.values())
+            columns = (f"'{text}' AS c{p}" for p, text in enumerate(literals, start=width))
+            table = f"(SELECT *, {', '.join(columns)} FROM {table})"
         # DuckDB takes `ratings[1].csv` for a pattern and would open `ratings1.csv` instead.
         path = re.sub(r"[*?\[]", r"[\g<0>]", str(source.path.resolve()))
         try:
@@ -78,7 +86,7 @@ def read_text_table(source: Source) -> None:
     rows = _rows(source, layout.delimiter, scanned)
     if layout.header:
         next(rows, None)
-    read_rows(source, rows, len(names), roles)
+    read_rows(source, rows, width, roles, list(fixed.values()))
     source.notes.append(f"{name}: read row by row, which is slower ({reason})")
 
 
@@ -406,8 +414,14 @@ def _quoted_rows(
             yield line, row
 
 
-def read_rows(source: Source, rows: Iterator[Row], width: int, roles: ColumnRoles) -> None:
-    """Check rows of `width` text fields and add the good ones."""
+def read_rows(
+    source: Source,
+    rows: Iterator[Row],
+    width: int,
+    roles: ColumnRoles,
+    fixed: Sequence[str] = (),
+) -> None:
+    """Check rows of `width` text fields and add the good ones, with the `fixed` fields appended."""
     lines: list[int] = []
     unreadable: dict[int, str] = {}
     columns: dict[str, list[str]] = {role: [] for role in roles.positions}
@@ -445,6 +459,7 @@ def read_rows(source: Source, rows: Iterator[Row], width: int, roles: ColumnRole
                     unreadable[line] = f"{only}{len(row)} of {width} columns"
                 else:
                     lines.append(line)
+                    row = [*row[:width], *fixed] if fixed else row
                     for append, position in targets:
                         append(row[position])
                 if len(lines) + len(unreadable) == _BATCH:

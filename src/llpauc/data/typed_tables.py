@@ -1,4 +1,4 @@
-"""Readers of typed tables: Parquet files, pandas, Polars and Arrow frames, sparse matrices.
+"""Readers of typed tables: Parquet and Arrow files, frames, streams, sparse matrices.
 
 pandas and Polars are not imported: a frame is any object that exports an Arrow stream. Integer
 ids are returned as integers (`IdMap.kind`).
@@ -7,6 +7,7 @@ ids are returned as integers (`IdMap.kind`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,21 @@ def _is_pandas(frame: object) -> bool:
     return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns")
 
 
-def read_frame(source: Source, frame: Any) -> None:
-    """Read a pandas or Polars frame, or any other object that exports Arrow."""
+def as_table(frame: Any, name: str) -> pa.Table:
+    """A pandas or Polars frame, or any other object that exports Arrow, as an Arrow table."""
     try:
         if isinstance(frame, pa.Table):
-            table = frame
-        elif _is_pandas(frame):
-            table = pa.Table.from_pandas(frame, preserve_index=False)
-        elif hasattr(frame, "__arrow_c_stream__"):
-            table = pa.table(frame)
-        else:
-            table = frame.to_arrow()
+            return frame
+        if _is_pandas(frame):
+            return pa.Table.from_pandas(frame, preserve_index=False)
+        return pa.table(frame) if hasattr(frame, "__arrow_c_stream__") else frame.to_arrow()
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InputError(f"{source.name}: {_one_line(error)}; give each column one type") from error
+        raise InputError(f"{name}: {_one_line(error)}; give each column one type") from error
+
+
+def read_frame(source: Source, frame: Any) -> None:
+    """Read a pandas or Polars frame, or any other object that exports Arrow."""
+    table = as_table(frame, source.name)
     starts = range(0, len(table), BATCH_ROWS)
     _read_batches(
         source,
@@ -71,10 +74,46 @@ def read_parquet(source: Source) -> None:
     except MemoryError:  # Arrow's is an ArrowException too, but does not mean a damaged file
         raise
     except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"{source.name}: the Parquet data are cut off or damaged ({_one_line(error)}); "
-            "fetch the file again"
-        ) from error
+        raise _damaged(source, error) from error
+
+
+def read_arrow(source: Source) -> None:
+    """Read an Arrow IPC file (Feather version 2)."""
+    source.notes.append(f"{source.name}: read as arrow ({source.detected_by})")
+    try:
+        with pa.memory_map(str(source.path)) as file:
+            reader = pa.ipc.open_file(file)
+            batches = (reader.get_batch(n) for n in range(reader.num_record_batches))
+            tables = (pa.Table.from_batches([batch]) for batch in batches)
+            read_stream(source, chain([reader.schema.empty_table()], tables))
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(source, error) from error
+
+
+def _damaged(source: Source, error: Exception) -> InputError:
+    kind = (source.format_name or "").capitalize()
+    return InputError(
+        f"{source.name}: the {kind} data are cut off or damaged ({_one_line(error)}); "
+        "fetch the file again"
+    )
+
+
+def read_stream(source: Source, tables: Iterator[pa.Table]) -> None:
+    """Read tables with the same columns, each of which is read once."""
+    head = next(tables)
+    for table in tables:  # the first ones may be empty
+        head = pa.concat_tables([head, table])
+        if len(head):
+            break
+
+    def batches(positions: list[int]) -> Iterator[pa.Table]:
+        for table in chain([head], tables):
+            for start in range(0, len(table), BATCH_ROWS):
+                yield table.select(positions).slice(start, BATCH_ROWS)
+
+    _read_batches(source, head, batches)
 
 
 def _read_batches(
@@ -87,6 +126,10 @@ def _read_batches(
         sample: its first rows.
         batches: returns all rows, given the positions of the columns that are needed.
     """
+    width = sample.num_columns
+    fixed = {k: v for k, v in source.partitions.items() if k not in sample.column_names}
+    for name, value in fixed.items():
+        sample = sample.append_column(name, pa.array([value] * len(sample), pa.string()))
     head = sample.slice(0, SAMPLE_ROWS)
     values = [[str(v) for v in column.to_pylist() if v is not None] for column in head.columns]
     kinds = [
@@ -98,8 +141,14 @@ def _read_batches(
         kind = _check_type(source.name, role, _value_type(sample.schema.types[position]))
         if kind is not None:
             source.sink.kinds[role].add(kind)
+    positions = list(roles.positions.values())
     with connect() as connection:
-        for table in batches(list(roles.positions.values())):
+        for table in batches([position for position in positions if position < width]):
+            for place, position in enumerate(positions):
+                if position >= width:
+                    name = sample.column_names[position]
+                    values = pa.repeat(fixed[name], len(table))
+                    table = table.add_column(place, name, values)
             first = source.rows_read + source.rows_rejected + 1
             numbers = range(first, first + len(table))
             source.add_checked(connection, table, roles, "row", numbers)

@@ -171,6 +171,7 @@ class Model(ABC):
     choosing_fits: ClassVar[int] = 0  # further fits, about, that choose the options by the data
     fallback: Scores
     vectors: Vectors | None = None
+    boost: float = 0.0  # of items without events, see `llpauc.models.cold_items`
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
@@ -209,6 +210,11 @@ class Model(ABC):
     def is_fitted(self) -> bool:
         """False before `fit`, and in all but the first of several processes."""
         return "fallback" in vars(self)
+
+    @property
+    def without_features(self) -> Model:
+        """The model without the items that it scores by their features."""
+        return self
 
     def item_units(self) -> Scores | None:
         """(n_items, d) item vectors at unit length, for similarities; None without vectors."""

@@ -80,8 +80,19 @@ class Blend(Model):
     def fit(self, data: FitData, training: Training | None = None) -> FitResult:
         """Fit all models; an interrupted or diverged training leaves only the main model."""
         assert training is not None
-        if not self.weights:
-            training = dataclasses.replace(training, on_chosen=lambda: self._choose(data.split))
+        given = training.on_chosen
+
+        def on_chosen() -> None:
+            if not self.weights:
+                self._choose(data.split)
+            if given is not None and self.weights:
+                for other in self.others.values():
+                    if not other.is_fitted:
+                        other.fit(FitData(data.split, [data.split.train]))
+                self._set_fallback()
+                given()
+
+        training = dataclasses.replace(training, on_chosen=on_chosen)
         try:
             result = self.main.fit(data, training)
         except Diverged:

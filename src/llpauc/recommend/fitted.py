@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,12 +12,18 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from llpauc.data.catalogue import Catalogue
+from llpauc.data.features import feature_names, item_features
 from llpauc.data.ids import IdMap, Indices, as_id_text
 from llpauc.data.interactions import EventRules, Interactions, select_pairs, without
 from llpauc.errors import InputError, listing
 from llpauc.evaluation.ranking import rank
 from llpauc.evaluation.scorer import ByHistory, Constant, HistoryScorer, Scorer, Scores
 from llpauc.models.base import Arrays, Model, check_shape, csr_arrays, csr_from_arrays
+from llpauc.models.cold_items import ColdItems, similar_items
+from llpauc.recommend.rules import CatalogueRules, GroupLimit
+
+log = logging.getLogger(__name__)
 
 HELD_OUT_PARTS = ("valid", "test")
 _TYPES = "histories.types"
@@ -36,6 +43,8 @@ class Fitted:
             Validation events that `fit` held out of train are also in `histories`.
         types: the types of the events of each pair in `histories`, as bits; None without types.
         rules: of the types; which of a user's items are not recommended again.
+        catalogue: properties of the items, for rules and features.
+        features: the chosen columns of the catalogue; None where they are detected.
     """
 
     model: Model
@@ -46,6 +55,13 @@ class Fitted:
     held_out: Mapping[str, Any] = field(default_factory=dict)
     types: npt.NDArray[np.uint32] | None = None
     rules: EventRules = field(default_factory=EventRules)
+    catalogue: Catalogue | None = None
+    features: Sequence[str] | None = None
+
+    @cached_property
+    def catalogue_rules(self) -> CatalogueRules:
+        """Conditions on the catalogue."""
+        return CatalogueRules(self.catalogue, self.item_ids)
 
     @staticmethod
     def of(model: Model, seen: Interactions) -> Fitted:
@@ -77,11 +93,68 @@ class Fitted:
         held_out = {}
         for name in HELD_OUT_PARTS:
             if name in parts:
-                pairs = parts[name].copy()
-                pairs.resize(self.histories.shape)
+                pairs = resized(parts[name], self.histories.shape)
                 if (untrained := without(pairs, trained)).nnz:
                     held_out[name] = untrained
         return replace(self, held_out=held_out)
+
+    # --- items without events -------------------------------------------------------------------
+
+    def without_features(self) -> Fitted:
+        """Only the items that the model knows by their events."""
+        model = self.model.without_features
+        if model is self.model:
+            return self
+        n_items = model.n_items
+        histories = self.histories[:, :n_items].tocsr()
+        held_out = {name: pairs[:, :n_items].tocsr() for name, pairs in self.held_out.items()}
+        item_ids = self.item_ids.take(np.arange(n_items))
+        return replace(
+            self, model=model, scorer=model.scorer(self.rules.positives(histories)),
+            histories=histories, item_ids=item_ids, held_out=held_out, features=None,
+        )  # fmt: skip
+
+    def with_catalogue(
+        self,
+        catalogue: Catalogue,
+        features: str | Sequence[str] | None = None,
+        boost: float | None = None,
+    ) -> Fitted:
+        """With all items of a catalogue; those without events are scored by their features.
+
+        Args:
+            catalogue: of the items.
+            features: its columns that describe items; see `llpauc.data.features.feature_names`.
+            boost: of items without events; by default that of this model.
+        """
+        base = self.without_features()
+        log.info(catalogue.check_known(base.item_ids, "the run"))
+        names = feature_names(features)
+        encoded = item_features(catalogue, names)
+        if names == []:
+            return replace(base, catalogue=catalogue, features=names)
+        for note in encoded.notes:
+            log.info(note)
+        n_known = len(base.item_ids)
+        item_ids = extended(base.item_ids, catalogue.ids)
+        matrix = encoded.of(catalogue.ids.indices(item_ids.text))
+        has_events = np.zeros(len(item_ids), bool)
+        has_events[base.histories.indices] = True
+        has_features = np.diff(matrix.indptr) > 0
+        warm = np.flatnonzero(has_events).astype(np.int32)
+        new = np.arange(len(item_ids)) >= n_known
+        cold = np.flatnonzero(~has_events & (has_features | new)).astype(np.int32)
+        log.info(f"{len(cold):,} items without events are scored by their features")
+        weights = similar_items(matrix, cold, warm, n_known)
+        model = ColdItems(base.model, cold, weights, self.model.boost if boost is None else boost)
+        shape = (len(base.user_ids), len(item_ids))
+        histories = resized(base.histories, shape)
+        held_out = {name: resized(pairs, shape) for name, pairs in base.held_out.items()}
+        return replace(
+            base, model=model, scorer=model.scorer(self.rules.positives(histories)),
+            histories=histories, item_ids=item_ids, held_out=held_out, catalogue=catalogue,
+            features=names,
+        )  # fmt: skip
 
     @property
     def fallback(self) -> Scores:
@@ -96,6 +169,7 @@ class Fitted:
         k: int,
         exclude_seen: bool,
         hidden: Indices | None = None,
+        limit: GroupLimit | None = None,
         **options: Any,
     ) -> tuple[Indices, Scores]:
         """(n, min(k, n_items)) item indices and scores of users, best first.
@@ -105,10 +179,22 @@ class Fitted:
             k: length of the lists.
             exclude_seen: leave out the items in `excluded`.
             hidden: items that are left out for all users.
+            limit: on the items of a group.
             options: of `llpauc.evaluation.ranking.rank`.
         """
         known = users >= 0
         k = min(k, len(self.item_ids))  # a larger k would only cost memory
+        if limit is not None:
+            report = options.pop("progress", None) or (lambda users: None)
+            ranked = limit.apply(
+                lambda some, width: self.rank_users(
+                    users[some], width, exclude_seen, hidden, **options
+                ),
+                len(users),
+                k,
+            )
+            report(int(known.sum()))
+            return ranked
         items = np.full((len(users), k), -1, np.int32)
         scores = np.full((len(users), k), -np.inf, np.float32)
         if known.any():
@@ -128,9 +214,18 @@ class Fitted:
         exclude_seen: bool,
         hidden: Indices | None = None,
         model: HistoryScorer | None = None,
+        limit: GroupLimit | None = None,
     ) -> tuple[Indices, Scores]:
         """The same for new users, given their histories as a CSR matrix (n, n_items); scored by
         `model` where it is given."""
+        if limit is not None:
+            return limit.apply(
+                lambda some, width: self.rank_histories(
+                    histories[some], width, exclude_seen, hidden, model
+                ),
+                histories.shape[0],
+                min(k, len(self.item_ids)),
+            )
         scorer = ByHistory(model or self.model, histories, self.fallback)
         users = np.arange(histories.shape[0], dtype=np.int32)
         masked = histories if exclude_seen else None
@@ -201,7 +296,7 @@ class Fitted:
             if types is not None:
                 check_shape(_TYPES, types, (histories.nnz,))
                 types = types.astype(np.uint32)
-            model.load_arrays(tensors, *shape)
+            model = ColdItems.load(model, tensors, *shape)
             held_out = {
                 name: csr_from_arrays(tensors, f"held_out.{name}", shape)
                 for name in HELD_OUT_PARTS
@@ -211,6 +306,13 @@ class Fitted:
             raise InputError(f"the saved arrays do not fit together: {error}") from None
         scorer = model.scorer(rules.positives(histories))
         return Fitted(model, scorer, histories, user_ids, item_ids, held_out, types, rules)
+
+
+def resized(pairs: Any, shape: tuple[int, int]) -> Any:
+    """A CSR matrix with more columns or rows."""
+    pairs = pairs.copy()
+    pairs.resize(shape)
+    return pairs
 
 
 class _ReindexedScorer:
@@ -232,6 +334,20 @@ class _ReindexedScorer:
         # Finite and below every score: an unknown item may fill a list, but comes last.
         out[:] = np.finfo(np.float32).min
         out[:, self._known] = scores[:, self._known_items]
+
+
+def extended(known: IdMap, more: IdMap) -> IdMap:
+    """Known ids followed by new ones. Integer ids stay integers where the new ones are integers,
+    even if they were read as text."""
+    both = known.union([more])
+    if both.kind == known.kind:
+        return both
+    typed = IdMap(both.text, known.kind)
+    try:
+        same = typed.arrow().cast(both.text.type).equals(both.text)  # 007 is not 7
+    except ValueError:
+        same = False
+    return typed if same else both
 
 
 def ids_or_none(id_map: IdMap, indices: Indices) -> npt.NDArray[Any]:

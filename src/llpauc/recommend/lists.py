@@ -25,6 +25,7 @@ from llpauc.evaluation.ranking import THREAD_BYTES, available_address_space, til
 from llpauc.evaluation.scorer import Scores
 from llpauc.recommend.fitted import Fitted
 from llpauc.recommend.list_files import open_list_file
+from llpauc.recommend.rules import GroupLimit
 
 UserIndices = npt.NDArray[np.int64]
 Ranker = Callable[[UserIndices], tuple[Indices, Scores]]
@@ -142,6 +143,7 @@ class ListRequest:
         k: length of the lists, at least 1; at most the number of items is used.
         exclude_seen: leave out items of the user's history.
         hidden: indices of items that are not recommended.
+        limit: on the items of a group.
         memory_mb: memory besides the model: scores, a block of lists, and its rows as written.
     """
 
@@ -149,6 +151,7 @@ class ListRequest:
     exclude_seen: bool = True
     hidden: Indices | None = None
     memory_mb: float = MEMORY_MB
+    limit: GroupLimit | None = None
 
 
 @dataclass(frozen=True)
@@ -169,18 +172,20 @@ class WriteSummary:
 
 
 def hidden_items(
-    n_items: int, allow: npt.ArrayLike | None, deny: npt.ArrayLike | None
+    n_items: int, *allowed: npt.ArrayLike | None, deny: npt.ArrayLike | None = None
 ) -> Indices | None:
-    """Indices of the items that are not recommended, ascending: denied ones and those not allowed.
+    """Indices of the items that are not recommended, ascending: denied ones and those that are not
+    in every given set of allowed ones.
 
-    >>> hidden_items(5, allow=[1, 2, 3], deny=[2])
+    >>> hidden_items(5, [1, 2, 3], None, deny=[2])
     array([0, 2, 4], dtype=int32)
     """
-    if allow is None and deny is None:
+    sets = [np.asarray(one, np.int64) for one in allowed if one is not None]
+    if not sets and deny is None:
         return None
-    shown = np.full(n_items, allow is None)
-    if allow is not None:
-        shown[np.asarray(allow, np.int64)] = True
+    shown = np.ones(n_items, bool)
+    for one in sets:
+        shown &= np.isin(np.arange(n_items), one)
     if deny is not None:
         shown[np.asarray(deny, np.int64)] = False
     if not shown.any():
@@ -249,6 +254,7 @@ def write_recommendations(
             k=request.k,
             exclude_seen=request.exclude_seen,
             hidden=request.hidden,
+            limit=request.limit,
             memory_mb=score_mb,
             progress=progress,
         )

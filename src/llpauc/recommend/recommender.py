@@ -10,7 +10,7 @@ import dataclasses
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from llpauc.data.catalogue import Catalogue, read_catalogue
 from llpauc.data.columns import Column
+from llpauc.data.features import feature_names, item_features
 from llpauc.data.ids import IdMap, Indices, as_id_text
 from llpauc.data.interactions import EventRules, Interactions, Split, before, join
 from llpauc.data.recency import check_ages_known
@@ -29,6 +31,7 @@ from llpauc.distributed import current_process_group
 from llpauc.errors import InputError, check_at_least, choose, listing
 from llpauc.evaluation.scorer import Constant, Scorer, Scores
 from llpauc.models.base import FitData, Model, NewEvents, Training
+from llpauc.models.cold_items import choose_boost
 from llpauc.models.registry import MODELS, trained_models
 from llpauc.progress import progress
 from llpauc.recommend.fitted import Fitted, ids_or_none
@@ -168,6 +171,9 @@ class Recommender:
         log_weights: bool = False,
         exclude: str | None = None,
         relevant: str | None = None,
+        query: str | None = None,
+        items: Any = None,
+        features: str | Sequence[str] | None = None,
         on_batch: Callable[[int], None] | None = None,
         on_epoch: Callable[[Epoch], None] | None = None,
         checkpoint: CheckpointSettings | CheckpointFolder | None = None,
@@ -175,8 +181,9 @@ class Recommender:
         """Fit the model. Without callbacks, a progress bar is shown if stderr is a terminal.
 
         Args:
-            data: a path, a pandas, Polars or Arrow frame, a scipy CSR matrix, `Interactions`, or
-                a `Split`, whose test part is not used.
+            data: a path or another source of `llpauc.data.read_interactions`, a pandas, Polars or
+                Arrow frame, a scipy CSR matrix, `Interactions`, or a `Split`, whose test part is
+                not used.
             valid: events that choose the epoch, of any of these types.
             user, item, rating, timestamp: columns of a file or frame, by name or by position from
                 0; None detects them.
@@ -184,6 +191,12 @@ class Recommender:
                 `llpauc.data.read_interactions`.
             exclude, relevant: which items of a user are left out of the list, and which event types
                 validation counts; see `llpauc.data.EventRules`.
+            query: SQL that selects the events of a database.
+            items: the catalogue, a source of `llpauc.data.read_catalogue`; it is saved with the
+                run, for the rules of `recommend`. Items of it without events are recommended by
+                their features, see `llpauc.models.cold_items`.
+            features: names of the catalogue's columns that describe items, in a list or separated
+                by commas; None detects them, "none" leaves out items without events.
             on_batch, on_epoch, checkpoint: see `llpauc.training.fit`.
 
         Raises:
@@ -196,10 +209,15 @@ class Recommender:
             "item": item,
             "rating": rating,
             "timestamp": timestamp,
+            "query": query,
         }
         columns |= {"weight": weight, "event_type": event_type, "event_weights": event_weights}
         columns |= {"log_weights": log_weights, "exclude": exclude, "relevant": relevant}
         split = without_empty_valid(as_split(data, valid, **columns))
+        catalogue = None if items is None else read_catalogue(items)
+        if catalogue is not None:
+            log.info(catalogue.check_known(split.item_ids, "the events"))
+            encoded = item_features(catalogue, feature_names(features))
         chosen = self.for_data(split)
         plan, refit = chosen.plan(), bool(chosen.refit)
         if chosen.parameters.get("half_life") is not None:
@@ -207,12 +225,22 @@ class Recommender:
         model = MODELS[plan.model].make(plan.model_options)
         seed = 0 if plan.training is None else plan.training.seed
         data, training = FitData.of(split, refit, self.hold_out, seed, self.how), None
+        boost = 0.0
+
+        def choose_by(fitted: Model) -> None:
+            nonlocal boost
+            if catalogue is not None and data.split.valid is not None and fitted.is_fitted:
+                rows = catalogue.ids.indices(data.split.item_ids.text)
+                boost = choose_boost(fitted, data.split, encoded.of(rows))
+
+        on_chosen = None if catalogue is None else lambda: choose_by(model)
+
         if plan.training is not None:
             if data.split is not split:
                 log.info("validation events: %s", "; ".join(data.split.notes))
             settings = {**plan.settings(), "refit": refit, "hold_out": self.hold_out}
             training = Training(
-                plan.make_loss, plan.training, settings, on_batch, on_epoch, checkpoint
+                plan.make_loss, plan.training, settings, on_batch, on_epoch, checkpoint, on_chosen
             )
         shown: AbstractContextManager[Any] = nullcontext(on_batch)
         if on_batch is None and on_epoch is None:
@@ -226,9 +254,27 @@ class Recommender:
                     data, training and dataclasses.replace(training, on_batch=report)
                 )
         except Diverged:
-            self._set_fitted(model, data, data.split.train, None, chosen)
+            self._set_fitted(model, data, data.split.train, None, chosen, catalogue)
             raise
-        self._set_fitted(model, data, result.events, result.history, chosen)
+        self._set_fitted(model, data, result.events, result.history, chosen, catalogue)
+        if catalogue is not None and self.fitted is not None:
+            if training is None and data.split.valid is not None:
+                on_train = MODELS[plan.model].make(model.options)
+                on_train.fit(FitData(data.split, [data.split.train]))
+                choose_by(on_train)
+            self.fitted = self.fitted.with_catalogue(catalogue, features, boost)
+        return self
+
+    def set_items(self, items: Any, features: str | Sequence[str] | None = None) -> Recommender:
+        """Replace the catalogue; items of it that are new can be recommended at once.
+
+        Args:
+            items: a source of `llpauc.data.read_catalogue`.
+            features: as in `fit`; by default those of the last catalogue.
+        """
+        fitted = self.require_fitted()
+        chosen = fitted.features if features is None else features
+        self.fitted = fitted.with_catalogue(read_catalogue(items), chosen)
         return self
 
     def _set_fitted(
@@ -238,12 +284,14 @@ class Recommender:
         trained: Interactions,
         history: History | None,
         chosen: Recommender,
+        catalogue: Catalogue | None,
     ) -> None:
         """Set everything at once: a fit that is refused leaves the previous one unchanged."""
         fitted = None
         if model.is_fitted:
             parts = {name: part.targets for name, part in data.split.parts.items()}
             fitted = Fitted.of(model, data.all).holding_out(parts, trained.excluded)
+            fitted = dataclasses.replace(fitted, catalogue=catalogue)
         # Options that the model has chosen by the data
         used = dataclasses.asdict(model.options)
         asked = dataclasses.asdict(chosen.plan().model_options)
@@ -255,6 +303,7 @@ class Recommender:
         self,
         events: Any,
         *,
+        items: Any = None,
         epochs: int = EPOCHS,
         lr: float | None = None,
         weight_decay: float | None = None,
@@ -271,6 +320,7 @@ class Recommender:
             events: of any type that `fit` accepts; pairs that the model already has are ignored.
                 Where events have weights, read them with the columns of `fit`
                 (`llpauc.data.read_interactions`); all of them are added to the known weights.
+            items: a new catalogue, which may have further items; by default that of the last `fit`.
             epochs: passes over all pairs, old and new; 0 gives vectors to new users and items, and
                 trains nothing.
             lr, weight_decay, seed, device: by default those of the last `fit`.
@@ -283,10 +333,13 @@ class Recommender:
             llpauc.training.Diverged: on NaN; the recommender is then unchanged.
         """
         check_at_least("epochs", epochs, 0)
-        fitted, params = self.require_fitted(), self.fitted_params
+        current, params = self.require_fitted(), self.fitted_params
         check_no_half_life(params)
+        fitted = current.without_features()
         new = new_events(fitted, join(before(as_split(events), "test")))
         if not len(new.new):
+            if items is not None:
+                self.set_items(items)
             return new
         plan, training = Recommender(**params).plan(), None
         if plan.training is not None and epochs:
@@ -297,7 +350,13 @@ class Recommender:
         with threadpool_limits(None if training is None else 1, "blas"):
             model, result = fitted.model.extend(new, training)
         updated = Fitted.of(model, new.all)
-        self.fitted = updated.holding_out(fitted.held_out, new.all.excluded)
+        updated = updated.holding_out(fitted.held_out, new.all.excluded)
+        self.fitted = dataclasses.replace(updated, catalogue=fitted.catalogue)
+        catalogue = fitted.catalogue if items is None else read_catalogue(items)
+        if catalogue is not None:
+            self.fitted = self.fitted.with_catalogue(
+                catalogue, current.features, current.model.boost
+            )
         self.history = result.history
         return new
 
@@ -312,6 +371,9 @@ class Recommender:
         exclude: str | None = None,
         allow: Iterable[Any] | None = None,
         deny: Iterable[Any] | None = None,
+        where: str | None = None,
+        at_most: int | None = None,
+        per: str | None = None,
     ) -> Lists:
         """The best k items of each user: (n, k) item ids and (n, k) scores, best first.
 
@@ -325,6 +387,11 @@ class Recommender:
             exclude: which of them: "all", "none" or event types; by default those of `fit`.
             allow: item ids to choose from; None for all.
             deny: item ids to leave out.
+            where: a condition on the catalogue, such as "in_stock and price < 20"; see
+                `llpauc.data.read_catalogue`.
+            at_most: number of items in a list with the same value of the catalogue's column `per`;
+                items without a value are not limited.
+            per: that column.
         """
         fitted = self.require_fitted().excluding(exclude)
         ids, _ = as_id_text(user_ids)
@@ -333,8 +400,11 @@ class Recommender:
             unknown = listing(ids.filter(users < 0).to_pylist(), 5)
             warn(f"unknown user ids, which get the default list: {unknown}", stacklevel=2)
         k = check_at_least("k", k, 1)
-        hidden = _hidden(fitted, allow, deny)
-        return _lists(fitted, *fitted.rank_users(users, k, exclude_seen, hidden), k)
+        hidden, limit = (
+            _hidden(fitted, allow, deny, where),
+            fitted.catalogue_rules.limit(at_most, per),
+        )
+        return _lists(fitted, *fitted.rank_users(users, k, exclude_seen, hidden, limit), k)
 
     def fold_in(
         self,
@@ -344,13 +414,20 @@ class Recommender:
         exclude_seen: bool = True,
         allow: Iterable[Any] | None = None,
         deny: Iterable[Any] | None = None,
+        where: str | None = None,
+        at_most: int | None = None,
+        per: str | None = None,
     ) -> Lists:
         """The best k items for a new user who has these items: (k,) ids and (k,) scores, filled up
         as by `recommend`, with the same options."""
         fitted = self.require_fitted()
         k = check_at_least("k", k, 1)
-        hidden = _hidden(fitted, allow, deny)
-        ranked = fitted.rank_histories(fitted.history(item_ids), k, exclude_seen, hidden)
+        hidden, limit = (
+            _hidden(fitted, allow, deny, where),
+            fitted.catalogue_rules.limit(at_most, per),
+        )
+        history = fitted.history(item_ids)
+        ranked = fitted.rank_histories(history, k, exclude_seen, hidden, limit=limit)
         ids, scores = _lists(fitted, *ranked, k)
         return ids[0], scores[0]
 
@@ -398,7 +475,10 @@ class Recommender:
         }
         ids = fitted.user_ids.arrow(), fitted.item_ids.arrow()
         known = {"params": self.fitted_params, **_rules_json(fitted.rules), **meta}
-        run = run_folder.SavedRun(fitted.tensors(), *ids, known, texts)
+        if fitted.features is not None:
+            known["features"] = list(fitted.features)
+        catalogue = None if fitted.catalogue is None else fitted.catalogue.saved()
+        run = run_folder.SavedRun(fitted.tensors(), *ids, known, texts, catalogue)
         with writer_lock(folder, wait=10.0):
             return run_folder.save(run, folder)
 
@@ -419,7 +499,11 @@ class Recommender:
             plan = recommender.plan()
             model = MODELS[plan.model].make(plan.model_options)
             ids = IdMap.of(run.user_ids), IdMap.of(run.item_ids)
-            recommender.fitted = Fitted.from_tensors(model, run.tensors, *ids, _rules_of(run.meta))
+            fitted = Fitted.from_tensors(model, run.tensors, *ids, _rules_of(run.meta))
+            catalogue = None if run.catalogue is None else Catalogue.from_saved(run.catalogue)
+            features = run.meta.get("features")
+            chosen = features if isinstance(features, list) else None
+            recommender.fitted = dataclasses.replace(fitted, catalogue=catalogue, features=chosen)
         except (AttributeError, InputError, TypeError, ValueError) as error:
             raise InputError(f"{folder}: {error}") from None
         recommender.fitted_params = params
@@ -442,11 +526,16 @@ def _rules_of(meta: Mapping[str, Any]) -> EventRules:
 
 
 def _hidden(
-    fitted: Fitted, allow: Iterable[Any] | None, deny: Iterable[Any] | None
+    fitted: Fitted,
+    allow: Iterable[Any] | None,
+    deny: Iterable[Any] | None,
+    where: str | None,
 ) -> Indices | None:
     """Indices of the items that are not recommended; unknown ids raise `InputError`."""
     allowed, denied = (None if ids is None else fitted.item_indices(ids) for ids in (allow, deny))
-    return hidden_items(len(fitted.item_ids), allowed, denied)
+    return hidden_items(
+        len(fitted.item_ids), allowed, fitted.catalogue_rules.allowed(where), deny=denied
+    )
 
 
 def _lists(fitted: Fitted, items: Indices, scores: Scores, k: int) -> Lists:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from llpauc.data.interactions import Interactions, Split
+from llpauc.data.locations import SourceName
 from llpauc.data.readers import Reading, load, read_interactions
 from llpauc.errors import InputError
 
@@ -18,8 +17,8 @@ def as_split(data: Any, valid: Any = None, **columns: Any) -> Split:
         data: the events, or a split of them.
         valid: validation events, which replace those of `data`.
         columns: of a file or frame: user, item, rating, timestamp, weight, event_type,
-            event_weights and log_weights, as for `read_interactions`; and the rules exclude and
-            relevant, see `EventRules`.
+            event_weights, log_weights, and the query of a database, as for `read_interactions`; and
+            the rules exclude and relevant, see `EventRules`.
     """
     columns = {name: value for name, value in columns.items() if value not in (None, False)}
     rules = {name: columns.pop(name) for name in ("exclude", "relevant") if name in columns}
@@ -41,7 +40,7 @@ def _read(data: Any, columns: dict[str, Any]) -> Interactions | Split:
         if columns:
             raise InputError(f"{', '.join(columns)}: a Split has no named columns; leave them out")
         return data
-    if isinstance(data, (str, os.PathLike)):
-        read = load(Path(data), **columns)
+    if (name := SourceName.of(data)) is not None:
+        read = load(name, **columns)
         return read.interactions if isinstance(read, Reading) else read
     return read_interactions(data, **columns).interactions

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from llpauc.data.ids import IdMap
 from llpauc.data.interactions import Interactions, pair_codes
 from llpauc.errors import InputError
 from llpauc.models.base import NewEvents
-from llpauc.recommend.fitted import Fitted
+from llpauc.recommend.fitted import Fitted, extended
 
 EPOCHS = 5  # docs/how-to/new-events.md has the measurements
 
@@ -22,8 +21,8 @@ def new_events(fitted: Fitted, events: Interactions) -> NewEvents:
     """Separate known from new pairs; where events have weights, all of them are new. Ids are
     extended by those of the events."""
     events = events.compact()
-    user_ids = _extended(fitted.user_ids, events.user_ids)
-    item_ids = _extended(fitted.item_ids, events.item_ids)
+    user_ids = extended(fitted.user_ids, events.user_ids)
+    item_ids = extended(fitted.item_ids, events.item_ids)
     pairs = fitted.histories.tocoo()
     old = Interactions(pairs.row, pairs.col, user_ids, item_ids)
     given = events.remap(user_ids, item_ids)
@@ -49,20 +48,6 @@ def new_events(fitted: Fitted, events: Interactions) -> NewEvents:
 
 def _codes(events: Interactions) -> npt.NDArray[np.int64]:
     return pair_codes(events.users, events.items, events.n_items)
-
-
-def _extended(known: IdMap, more: IdMap) -> IdMap:
-    """Known ids followed by new ones. Integer ids stay integers where the new ones are integers,
-    even if they were read as text."""
-    both = known.union([more])
-    if both.kind == known.kind:
-        return both
-    typed = IdMap(both.text, known.kind)
-    try:
-        same = typed.arrow().cast(both.text.type).equals(both.text)  # 007 is not 7
-    except ValueError:
-        same = False
-    return typed if same else both
 
 
 def check_no_half_life(params: Mapping[str, Any]) -> None:

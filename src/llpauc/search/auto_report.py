@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from llpauc.data.interactions import EventRules
 from llpauc.errors import listing
 from llpauc.evaluation.significance import RESAMPLES
 from llpauc.recommend import Recommender
-from llpauc.recommend.lists import ListRequest, write_recommendations
+from llpauc.recommend.fitted import Fitted
+from llpauc.recommend.lists import ListRequest, hidden_items, write_recommendations
 from llpauc.report import document
 from llpauc.report.document import Bars, Block, Bullets, Code, Heading, Table, Text
+from llpauc.report.users import spread_users
 from llpauc.search.auto_search import METRICS, VALID_USERS, AutoResult, Final, Search
 from llpauc.search.candidates import METRIC
 from llpauc.search.comparison import weaknesses
@@ -34,6 +36,7 @@ AUTO_FOLDER = FolderKind(
 
 _MOST_ROWS = 40
 _FEW_USERS = 30
+_SAMPLE_USERS, _SAMPLE_ITEMS = 5, 5
 _CLOSE = 0.98  # of the winner's validation value
 _METRIC_NOTES = (
     "NDCG@20: quality of the list of 20; 1 if all items of the test are at the top",
@@ -49,22 +52,27 @@ _ENDED = {
 def write_results(
     result: AutoResult, folder: Path, *, data: str, record: Mapping[str, Any],
     notes: Sequence[str], budget: Budget, k: int, config: str, command: str,
+    where: str | None = None,
 ) -> int:  # fmt: skip
     """Write the run, the recommendations, the report and config.toml; the number of list rows.
 
     `folder` is replaced as a whole. `record` is what the run records about its data, `notes` what
-    was detected on reading them, `config` the text of config.toml, and `command` how the user
-    calls the program.
+    was detected on reading them, `config` the text of config.toml, `command` how the user calls
+    the program, and `where` a condition on the catalogue.
     """
+    fitted = result.recommender.require_fitted()
+    hidden = hidden_items(len(fitted.item_ids), fitted.catalogue_rules.allowed(where))
     with written_folder(folder, AUTO_FOLDER) as work:
-        rows = _write_lists(result, work, k, data=data, **record)
-        texts = _texts(result, folder, rows, data, notes, budget, k, config, command)
+        request = ListRequest(k, hidden=hidden)
+        rows = _write_lists(result, work, request, data=data, **record)
+        samples = _sample_blocks(fitted, request, where)
+        texts = _texts(result, folder, rows, data, notes, budget, k, config, command, samples)
         for name, text in texts.items():
             (work / name).write_text(text, encoding="utf-8")
     return rows
 
 
-def _write_lists(result: AutoResult, folder: Path, k: int, **meta: Any) -> int:
+def _write_lists(result: AutoResult, folder: Path, request: ListRequest, **meta: Any) -> int:
     """Save the run and write the lists; the number of their rows."""
     if result.final is not None:
         winner = result.final.winner
@@ -72,15 +80,38 @@ def _write_lists(result: AutoResult, folder: Path, k: int, **meta: Any) -> int:
         meta |= {"valid": winner.value, "test": test}
     result.recommender.save(folder / "run", **meta)
     path = folder / "recommendations.parquet"
-    return write_recommendations(result.recommender.require_fitted(), path, ListRequest(k)).rows
+    return write_recommendations(result.recommender.require_fitted(), path, request).rows
+
+
+def _sample_blocks(fitted: Fitted, request: ListRequest, where: str | None) -> list[Block]:
+    """The beginning of some lists, with titles; nothing without a catalogue."""
+    if fitted.catalogue is None:
+        return []
+    titles = fitted.catalogue.titles()
+
+    def names(items: Iterable[int]) -> str:
+        ids = fitted.item_ids.ids([item for item in items if item >= 0])
+        return "; ".join(titles.get(str(item), str(item))[:60] for item in ids)
+
+    users = spread_users(fitted, _SAMPLE_USERS)
+    lists, _ = fitted.rank_users(users, _SAMPLE_ITEMS, True, request.hidden)
+    histories = [fitted.histories[user].indices[-_SAMPLE_ITEMS:] for user in users]
+    rows = [
+        [str(user), names(history.tolist()), names(items.tolist())]
+        for user, history, items in zip(fitted.user_ids.ids(users), histories, lists, strict=True)
+    ]
+    blocks: list[Block] = [Heading("Sample lists")]
+    if where is not None:
+        blocks.append(Text(f"Only items for which this holds: {where}"))
+    return [*blocks, Table(["user", "items of the user", "first recommendations"], rows, left=3)]
 
 
 def _texts(
     result: AutoResult, folder: Path, rows: int, data: str, notes: Sequence[str], budget: Budget,
-    k: int, config: str, command: str,
+    k: int, config: str, command: str, samples: Sequence[Block],
 ) -> dict[str, str]:  # fmt: skip
     """The text files by name; see `write_results`."""
-    blocks: list[Block] = [Text(headline(result), strong=True)]
+    blocks: list[Block] = [Text(headline(result), strong=True), *samples]
     events = "all events"
     if (final := result.final) is not None:
         blocks += [*_test_blocks(final), *_weakness_blocks(final), *_trial_blocks(final.search)]
@@ -103,7 +134,7 @@ def _texts(
         Heading("Next"),
         Code(
             f"{command} recommend {folder}/run --users ID,ID      # lists of some users\n"
-            f"{command} recommend {folder}/run --items ID,ID      # for a new user\n"
+            f"{command} recommend {folder}/run --history ID,ID    # for a new user\n"
             f"{command} train {data} --config {folder}/config.toml --out new-run"
             "      # train again on newer data\n"
             f"{command} auto {data} --budget 1h      # search longer"

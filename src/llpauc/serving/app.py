@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from pydantic_core import to_json
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from llpauc.data.catalogue import Catalogue
 from llpauc.errors import InputError, listing
 from llpauc.report.document import page_policy, render_page
 from llpauc.report.users import ItemTable, find_users, view_users
@@ -47,20 +48,20 @@ _NOT_STORED = {"cache-control": "no-store", **_SAFE}
 class ServingState:
     """The current run, and the folder from which it is loaded and reloaded.
 
-    `titles` (item id -> title) and `tuning` (from `read_tuning`) are for the page. Runs must be
-    signed with the `signing_key`, if it is given.
+    `catalogue` replaces that of the run, and `tuning` (from `read_tuning`) is for the page. Runs
+    must be signed with the `signing_key`, if it is given.
     """
 
     def __init__(
         self,
         folder: Path,
-        titles: Mapping[str, str] | None = None,
+        catalogue: Catalogue | None = None,
         tuning: dict[str, Any] | None = None,
         signing_key: str | None = None,
         exclude: str | None = None,
     ) -> None:
-        self.folder, self.titles, self.tuning = folder, titles or {}, tuning
-        self._load_options = signing_key, exclude
+        self.folder, self.tuning = folder, tuning
+        self._load_options = signing_key, exclude, catalogue
         self.run = load_run(folder, *self._load_options)
         self.metrics = Metrics()
         self.batcher: Batcher
@@ -171,7 +172,10 @@ async def recommend(request: Request, body: schemas.RecommendRequest) -> Respons
     """The best k items of a known user, of several known users, or of a new user."""
     state = _state(request)
     run = state.run
-    users, requests = _list_requests(run, body)
+    if body.where is None and body.per is None:
+        users, requests = _list_requests(run, body)
+    else:  # a condition on a large catalogue takes some milliseconds
+        users, requests = await state.batcher.call(_list_requests, run, body)
     lists = zip(users, await state.batcher.rank(run, requests), strict=True)
     answers = [{"user": user, "items": _entries(items)} for user, items in lists]
     return _json({"run": run.run_id, "lists": answers})
@@ -210,7 +214,14 @@ def _list_requests(
         None if ids is None else _known(run.items, ids, "item")
         for ids in (body.allow, body.deny, body.items)
     )
-    request = ListRequest(body.k, -1, history, body.exclude_seen, allow, deny)
+    try:
+        chosen = run.fitted.catalogue_rules.allowed(body.where)
+        limit = run.fitted.catalogue_rules.limit(body.at_most, body.per)
+    except InputError as error:
+        raise HTTPException(422, str(error)) from None
+    if chosen is not None:
+        allow = chosen if allow is None else np.intersect1d(allow, chosen)
+    request = ListRequest(body.k, -1, history, body.exclude_seen, allow, deny, limit)
     if history is not None:
         return [None], [request]
     user_idx = _known(run.users, body.users or [body.user], "user").tolist()
@@ -306,7 +317,7 @@ async def page_users(request: Request, text: str = "") -> Response:
 @router.get("/page/user", include_in_schema=False)
 async def page_user(request: Request, id: str = "") -> Response:
     state = _state(request)
-    run, table = state.run, ItemTable(state.titles)
+    run, table = state.run, ItemTable(state.run.titles)
     user_idx = _known(run.users, [id], "user")
 
     def view() -> Any:

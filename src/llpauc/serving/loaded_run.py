@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from llpauc.data.ids import IdMap
+from llpauc.data.catalogue import Catalogue
+from llpauc.data.ids import IdMap, Indices
 from llpauc.errors import InputError
 from llpauc.evaluation.ranking import rank
 from llpauc.evaluation.scorer import ByHistory, Constant, Scorer, Scores
 from llpauc.recommend import Recommender
 from llpauc.recommend.fitted import Fitted
+from llpauc.recommend.rules import GroupLimit
 from llpauc.report.page_data import run_summary
 from llpauc.storage import run_folder
 from llpauc.storage.manifest import manifest_bytes
@@ -59,6 +61,7 @@ class LoadedRun:
     items: IdTable
     item_units: Scores | None  # item vectors of length 1; None for models without item vectors
     summary: Mapping[str, Any] = field(default_factory=dict)  # from `run_summary`, for the page
+    titles: Mapping[str, str] = field(default_factory=dict)  # item id -> title, for the page
 
     @property
     def fitted(self) -> Fitted:
@@ -88,6 +91,7 @@ class ListRequest:
     exclude_seen: bool = True  # leave out the items of the history, as the rules of the run say
     allow: ItemIndices | None = None  # choose from these only
     deny: ItemIndices | None = None  # leave these out
+    limit: GroupLimit | None = None  # on the items of a group
 
 
 # --- loading ------------------------------------------------------------------------------------
@@ -101,10 +105,16 @@ def current_run_id(folder: Path) -> str | None:
         return None
 
 
-def load_run(folder: Path, signing_key: str | None = None, exclude: str | None = None) -> LoadedRun:
+def load_run(
+    folder: Path,
+    signing_key: str | None = None,
+    exclude: str | None = None,
+    catalogue: Catalogue | None = None,
+) -> LoadedRun:
     """Load the run in `folder` and rank once, so that the first request is not slow.
 
-    `exclude` replaces the rule of the run, see `Fitted.excluding`.
+    `exclude` replaces the rule of the run, see `Fitted.excluding`; a given catalogue replaces that
+    of the run.
 
     Raises:
         InputError: the folder contains no run, or a damaged one, or values that are not finite, or
@@ -124,13 +134,16 @@ def load_run(folder: Path, signing_key: str | None = None, exclude: str | None =
         raise problem or InputError(f"{folder}: is being replaced again and again; try again later")
     if problem is not None:
         raise problem
+    if catalogue is not None:
+        recommender.set_items(catalogue)
     recommender.fitted = fitted = recommender.require_fitted().excluding(exclude)
     for name, values in fitted.tensors().items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InputError(f"the run's {name} are not all finite: it has diverged; train again")
     users, items = IdTable(fitted.user_ids), IdTable(fitted.item_ids)
     summary = run_summary(saved, fitted, folder.resolve().name)
-    run = LoadedRun(run_id, recommender, users, items, fitted.model.item_units(), summary)
+    titles = {} if fitted.catalogue is None else fitted.catalogue.titles()
+    run = LoadedRun(run_id, recommender, users, items, fitted.model.item_units(), summary, titles)
     # The first use compiles the kernels.
     rank_lists(run, [ListRequest(k=1, user_idx=0), ListRequest(k=1, history=np.zeros(1, np.int64))])
     similar_items(run, 0, 1)
@@ -176,7 +189,16 @@ def _rank(
     ranking = rank(scorer, user_idx, max(request.k for request in requests), masked=masked)
     lists = []
     rows = zip(requests, ranking.items.tolist(), ranking.scores.tolist(), strict=True)
-    for request, items, scores in rows:
+    for place, (request, items, scores) in enumerate(rows):
+        if request.limit is not None:
+            one = slice(place, place + 1)
+
+            def limited(_: Any, width: int, one: slice = one) -> tuple[Indices, Scores]:
+                ranked = rank(scorer, user_idx[one], width, masked=masked[one])
+                return ranked.items, ranked.scores
+
+            found = request.limit.apply(limited, 1, min(request.k, len(ids)))
+            items, scores = found[0][0].tolist(), found[1][0].tolist()
         pairs = zip(items[: request.k], scores[: request.k], strict=True)
         lists.append([(ids[item], score) for item, score in pairs if isfinite(score)])
     return lists

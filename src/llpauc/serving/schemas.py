@@ -6,11 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
+from llpauc.data.catalogue import MAX_CONDITION
 from llpauc.serving.limits import MAX_ITEMS, MAX_K, MAX_USERS
 
 Id = Annotated[StrictStr, Field(min_length=1)] | StrictInt
 ItemList = Annotated[list[Id], Field(max_length=MAX_ITEMS)]
 UserList = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
+Condition = Annotated[StrictStr, Field(min_length=1, max_length=MAX_CONDITION)]
+AtMost = Annotated[int, Field(ge=1, le=MAX_K, strict=True)]
 K = Annotated[int, Field(ge=1, le=MAX_K, strict=True, description="length of the lists")]
 
 _RUN = {"run": "9f2c41d07a6b3e58"}
@@ -29,6 +32,7 @@ class RecommendRequest(BaseModel):
         {"user": "ann", "k": 2},
         {"users": ["ann", "bob"], "k": 2, "deny": ["book-7"]},
         {"items": ["book-7", "book-9"], "k": 2},
+        {"user": "ann", "where": "in_stock and price < 20", "at_most": 2, "per": "category"},
     )
 
     user: Id | None = Field(None, description="a known user")
@@ -40,6 +44,9 @@ class RecommendRequest(BaseModel):
     )
     allow: ItemList | None = Field(None, description="choose from these items only")
     deny: ItemList | None = Field(None, description="leave out these items")
+    where: Condition | None = Field(None, description="only items for which it is true")
+    at_most: AtMost | None = Field(None, description="items with the same value of `per`")
+    per: StrictStr | None = Field(None, description="a column of the catalogue")
 
 
 class SimilarRequest(BaseModel):

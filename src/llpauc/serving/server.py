@@ -9,12 +9,12 @@ import math
 import signal
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
+from llpauc.data.catalogue import Catalogue
 from llpauc.errors import InputError
 from llpauc.serving.app import ServingState, make_app
 from llpauc.serving.connections import Connection, max_connections
@@ -52,7 +52,7 @@ def serve_run(
     host: str,
     port: int,
     key_file: str | None,
-    titles: Mapping[str, str],
+    catalogue: Catalogue | None,
     tuning: dict[str, Any] | None,
     signing_key: str | None,
     exclude: str | None,
@@ -60,11 +60,11 @@ def serve_run(
     """Serve until SIGTERM or Ctrl-C; SIGHUP reloads the run folder.
 
     The port is opened before the run is loaded, so that a port in use is reported at once. For
-    titles, tuning, signing_key and exclude, see `ServingState`.
+    catalogue, tuning, signing_key and exclude, see `ServingState`.
     """
     key = read_key(key_file, KEY_VARIABLE)
     with listen(host, port, key) as listener:
-        state = ServingState(Path(folder), titles, tuning, signing_key, exclude)
+        state = ServingState(Path(folder), catalogue, tuning, signing_key, exclude)
         asyncio.run(_serve(state, key, listener))
 
 

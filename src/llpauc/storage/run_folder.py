@@ -4,6 +4,7 @@
     tensors.safetensors  arrays by name
     users.parquet        user ids by index; items.parquet likewise
     meta.json            parameters and other small values
+    catalogue.parquet    properties of the items, where there are any
     metrics.jsonl, ...   further text files
 
 A run folder is written atomically and verified when it is loaded. Nothing in it is executed or
@@ -32,6 +33,7 @@ from llpauc.storage import manifest
 from llpauc.storage.atomic import write_error
 from llpauc.storage.manifest import MANIFEST, FolderKind, VerifiedFolder, read_folder
 
+_CATALOGUE = "catalogue.parquet"
 _LARGE_FILES = frozenset({"tensors.safetensors", "users.parquet", "items.parquet"})
 RUN_FOLDER = FolderKind(
     kind="llpauc run",
@@ -57,6 +59,7 @@ class SavedRun:
         user_ids, item_ids: ids by index, as Arrow arrays of text or integers.
         meta: plain JSON values.
         extra: further text files by name, such as metrics.jsonl.
+        catalogue: properties of the items, see `llpauc.data.catalogue`.
     """
 
     tensors: Mapping[str, npt.NDArray[Any]]
@@ -64,6 +67,7 @@ class SavedRun:
     item_ids: pa.Array
     meta: Mapping[str, Any]
     extra: Mapping[str, str]
+    catalogue: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -104,9 +108,11 @@ def _write_files(run: SavedRun, folder: Path) -> None:
     meta = json.dumps(run.meta, indent=2, ensure_ascii=False, sort_keys=True, default=_as_json)
     (folder / "meta.json").write_text(meta + "\n", encoding="utf-8")
     for name, text in run.extra.items():
-        if name in RUN_FOLDER.required or name == MANIFEST:
+        if name in RUN_FOLDER.required or name in (MANIFEST, _CATALOGUE):
             raise InputError(f"{name} is a reserved file name; choose another one for the extra")
         (folder / manifest.check_plain_name(name)).write_text(text, encoding="utf-8")
+    if run.catalogue is not None:
+        pq.write_table(run.catalogue, folder / _CATALOGUE, compression="NONE", use_dictionary=False)
     # safetensors makes its file readable for its owner only.
     os.chmod(folder / "tensors.safetensors", (folder / "meta.json").stat().st_mode & 0o777)
 
@@ -134,7 +140,10 @@ def sign(folder: str | os.PathLike[str], key: str) -> None:
 def _load(folder: VerifiedFolder) -> SavedRun:
     # All files are read before the first is parsed: the folder can be replaced at any moment.
     data = {name: folder.read(name) for name in folder.files}
+    has_catalogue = _CATALOGUE in data
+    catalogue = _parse(folder, data, _CATALOGUE, _parse_catalogue) if has_catalogue else None
     return SavedRun(
+        catalogue=catalogue,
         tensors=_parse(folder, data, "tensors.safetensors", safetensors.numpy.load),
         user_ids=_parse(folder, data, "users.parquet", _parse_ids),
         item_ids=_parse(folder, data, "items.parquet", _parse_ids),
@@ -152,8 +161,9 @@ def summarize(folder: str | os.PathLike[str], *, verify: bool = False) -> RunSum
     """
 
     def read(folder: VerifiedFolder) -> RunSummary:
-        data = {name: folder.read(name) for name in folder.files if name not in _LARGE_FILES}
-        for name in _LARGE_FILES:
+        large = {name for name in folder.files if name in _LARGE_FILES or name == _CATALOGUE}
+        data = {name: folder.read(name) for name in folder.files if name not in large}
+        for name in large:
             folder.verify(name, checksum=verify)
         return RunSummary(
             meta=_parse(folder, data, "meta.json", _parse_object),
@@ -220,6 +230,20 @@ def _parse_ids(data: bytes) -> pa.Array:
     if ids.null_count:
         raise ValueError("an id is missing (null)")
     return ids
+
+
+def _parse_catalogue(data: bytes) -> pa.Table:
+    """A table in memory that the size of the file bounds."""
+    file = pq.ParquetFile(pa.BufferReader(data))
+    groups = [file.metadata.row_group(n) for n in range(file.num_row_groups)]
+    columns = [group.column(n) for group in groups for n in range(group.num_columns)]
+    if (
+        {column.compression for column in columns} - {"UNCOMPRESSED"}
+        or {encoding for column in columns for encoding in column.encodings} - {"PLAIN", "RLE"}
+        or file.metadata.num_rows > len(data)
+    ):
+        raise ValueError("it is compressed in a way that this program does not write")
+    return file.read()
 
 
 def finite_number(value: Any) -> float | None:
