@@ -116,7 +116,20 @@ def test_recommend_command_where_and_at_most(
     other = tmp_path / "other.csv"
     pyarrow.csv.write_csv(catalogue().slice(30), other)
     assert (
-        main(["recommend", str(run), "--items", str(other), "--where", "in_stock", "--json"]) == 0
+        main(
+            [
+                "recommend",
+                str(run),
+                "--users",
+                "u49",
+                "--items",
+                str(other),
+                "--where",
+                "in_stock",
+                "--json",
+            ]
+        )
+        == 0
     )
     found = json.loads(capfd.readouterr().out)
     assert {one["item"] for one in found[-1]["items"]} == {f"i{n}" for n in range(30, 40, 2)}
