@@ -77,7 +77,7 @@ def _text(value: Any) -> str:
 
 
 def split(
-    path: Events,
+    path: str,
     out: str,
     *,
     options: SplitOptions,
@@ -152,7 +152,7 @@ def clean(path: str, out: str, *, table: TableOptions, json: bool = False) -> No
 
 
 def noise(
-    path: Events,
+    path: str,
     out: str,
     threshold: float,
     *,
