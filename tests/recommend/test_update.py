@@ -57,7 +57,8 @@ def blocks(n_users: int = 60, n_items: int = 40, each: int = 12, seed: int = 1) 
 def old_and_new() -> tuple[Interactions, Interactions]:
     """Half of the users' last events are new; u50.. and items 18, 19, 38, 39 are all new."""
     data = blocks()
-    user, item = data.users, data.item_ids.ids(data.items)
+    user = np.array([int(user[1:]) for user in data.user_ids.ids(data.users)])
+    item = data.item_ids.ids(data.items)
     late = (user >= 50) | np.isin(item, ["i18", "i19", "i38", "i39"])
     late |= (np.arange(len(data)) % 12 >= 9) & (user % 4 < 2)
     order = np.random.default_rng(0).permutation(np.flatnonzero(late))

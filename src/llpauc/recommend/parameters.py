@@ -141,7 +141,7 @@ def current_names(params: Mapping[str, Any]) -> dict[str, Any]:
     if model not in MODELS:
         return renamed
     foreign = foreign_options(model) if MODELS[model].trained else {"loss"}
-    return {name: value for name, value in renamed.items() if name not in foreign}
+    return {k: v for k, v in renamed.items() if k not in foreign or (k == "loss" and v is None)}
 
 
 def foreign_options(model: str) -> set[str]:
