@@ -436,7 +436,7 @@ def test_read_interactions_takes_a_glob_pattern_literally(tmp_path: Path) -> Non
     ("make", "words"),
     [
         (lambda folder: folder / "missing.csv", ("missing.csv", "No such file")),
-        (lambda folder: folder, ("is a folder", "read_split")),
+        (lambda folder: folder, ("no data file is in this folder",)),
         (lambda folder: os.mkfifo(folder / "pipe") or folder / "pipe", ("not a regular file",)),
         (lambda folder: [1, 2], ("cannot read interactions from a list", "pandas")),
         (lambda folder: None, ("NoneType",)),

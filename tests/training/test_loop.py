@@ -160,7 +160,7 @@ class Maker:
         self.helpers, self.fails_at = helpers, fails_at
         self.made, self.threads = [], set()
 
-    def prepare(self, step, users, positives):
+    def prepare(self, step, users, positives, weights=None):
         self.threads.add(threading.current_thread())
         self.made.append(step)
         if step == self.fails_at:

@@ -76,7 +76,8 @@ def item_features(catalogue: Catalogue, columns: Sequence[str] | None = None) ->
         catalogue: of the items.
         columns: which columns to use; None takes all whose kind is detected.
 
-    >>> table = pa.table({"item": ["a", "b", "c"], "kind": ["x", "x", "y"], "size": [1, 1, 9]})
+    >>> kinds = ["shoe", "shoe", "bag", "bag"]
+    >>> table = pa.table({"item": list("abcd"), "kind": kinds, "size": [1, 1, 9, 9]})
     >>> from llpauc.data.catalogue import read_catalogue
     >>> print(*item_features(read_catalogue(table)).notes)
     features: kind (category), size (number)

@@ -79,7 +79,7 @@ def recent_counts(
 
     >>> data = Interactions.of(["a", "b", "c"], ["old", "old", "new"], timestamps=[0, 0, 60])
     >>> recent_counts(data, half_life=30).tolist(), recent_counts(data, math.inf).tolist()
-    ([0.5, 1.0], [2.0, 1.0])
+    ([1.0, 0.5], [1.0, 2.0])
     """
     parts = _parts(events)
     ages = event_ages(parts, by or _default_by(parts))

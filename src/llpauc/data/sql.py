@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from importlib import import_module
 from typing import Any
 
 import duckdb
@@ -17,6 +16,7 @@ from llpauc.data.locations import hide_credentials
 from llpauc.data.sources import BATCH_ROWS, Source, connect
 from llpauc.data.typed_tables import read_stream
 from llpauc.errors import InputError, listing
+from llpauc.options import import_object
 
 _TABLES = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name",
@@ -52,13 +52,13 @@ def read_duckdb(source: Source) -> None:
 def _adbc(stack: ExitStack, driver: str, place: str, before: str) -> Run:
     """A function that runs a query with an ADBC driver."""
     try:
-        dbapi: Any = import_module(f"adbc_driver_{driver}.dbapi")
+        connect_to: Any = import_object(f"adbc_driver_{driver}.dbapi:connect")
     except ModuleNotFoundError as error:
         raise InputError(
             f"reading {driver} needs {error.name}, which is not installed; pip install"
             " 'llpauc[sql]'"
         ) from None
-    connection = stack.enter_context(closing(dbapi.connect(place)))
+    connection = stack.enter_context(closing(connect_to(place)))
     cursor = stack.enter_context(closing(connection.cursor()))
     cursor.execute(before)
 
@@ -118,7 +118,7 @@ def _errors() -> tuple[type[Exception], ...]:
     """What the drivers raise; while batches are streamed, Arrow's errors too."""
     errors: tuple[type[Exception], ...] = (duckdb.Error, pa.ArrowException, OSError)
     try:
-        return (*errors, import_module("adbc_driver_manager").Error)
+        return (*errors, import_object("adbc_driver_manager:Error"))
     except ModuleNotFoundError:
         return errors
 

@@ -287,8 +287,8 @@ def untrained_models() -> list[str]:
 def parse_blend(text: str | None) -> dict[str, dict[str, Any]]:
     """The models that the option `blend` names, with their weights and options where given.
 
-    >>> parse_blend("ease(weight=0.3, regularization=100), ials")
-    {'ease': {'weight': 0.3, 'regularization': 100}, 'ials': {}}
+    >>> parse_blend("ease(regularization=100), ials")
+    {'ease': {'regularization': 100}, 'ials': {}}
     >>> parse_blend("none")
     {}
     """
