@@ -6,6 +6,7 @@ command runs, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -116,6 +117,9 @@ def _run(words: list[str]) -> int:
     values = parser.read(rest)
     check_memory_limit()
     check_numba_variables()
+    if "WORLD_SIZE" not in os.environ:  # not started by torchrun: nothing is imported here
+        call(command, values)
+        return 0
     from llpauc.distributed import join_process_group
 
     with join_process_group():
