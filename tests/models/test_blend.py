@@ -100,6 +100,9 @@ def test_parse_blend_is_the_inverse_of_blend_text():
     text = "ease(weight=0.3, regularization=100.0), ials(weight=0.2)"
     assert blend_text(parse_blend(text)) == text
     assert blend_text(parse_blend("ease,ials")) == "ease, ials"
+    assert (
+        parse_blend("recent_popularity(half_life=inf)")["recent_popularity"]["half_life"] == np.inf
+    )
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ class Blend(Model):
     def extend(self, new: NewEvents, training: Training | None = None) -> tuple[Model, FitResult]:
         main, result = self.main.extend(new, training)
         others = {name: other.extend(new)[0] for name, other in self.others.items()}
-        model = Blend(main, others, dict(zip(self.others, self.weights[1:], strict=True)))
+        model = Blend(main, others, {})
         model.weights = self.weights
         model._set_fallback()
         return model, result

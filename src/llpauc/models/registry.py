@@ -300,7 +300,7 @@ def parse_blend(text: str | None) -> dict[str, dict[str, Any]]:
             e if isinstance(e, ast.Call) else ast.Call(e, [], []) for e in tree.elts
         ]
         blended = {
-            call.func.id: {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+            call.func.id: {str(k.arg): _constant(k.value) for k in call.keywords}
             for call in calls
             if not call.args
         }
@@ -328,6 +328,11 @@ def parse_blend(text: str | None) -> dict[str, dict[str, Any]]:
             f" rest is the trained model's), got {text!r}"
         )
     return blended
+
+
+def _constant(node: Any) -> Any:
+    """A number or text; `inf` is a number too, such as the half-life without drift."""
+    return math.inf if isinstance(node, ast.Name) and node.id == "inf" else node.value
 
 
 def blend_text(blended: Mapping[str, Mapping[str, Any]]) -> str | None:
