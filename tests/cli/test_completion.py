@@ -62,7 +62,8 @@ def test_completion_bash_offers_commands(bash: Complete) -> None:
 
 
 def test_completion_bash_offers_options_and_choices_of_the_command(bash: Complete) -> None:
-    assert set(bash("llpauc train events.csv --los")) == {"--loss", "--loss-options"}
+    offered = {"--loss", "--loss-options", "--log-weights"}
+    assert set(bash("llpauc train events.csv --lo")) == offered
     assert bash("llpauc serve run --lo") == []
     assert bash("llpauc train events.csv --score c") == ["cosine"]
     assert bash("llpauc evaluate parts --mask ") == ["seen", "train", "paper", "none"]

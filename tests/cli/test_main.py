@@ -400,7 +400,7 @@ BAD_OPTIONS = [
     (["evaluate", "EVENTS", "--test", "1"], ["--test must be in [0, 1), got 1"]),
     (["evaluate", "EVENTS", "--test", "0"], ["no test part"]),
     (["evaluate", "EVENTS", "--test", "0.6", "--valid", "0.5"], ["0.5 + 0.6"]),
-    (["evaluate", "EVENTS", "--min-rating", "9"], ["--min-rating 9", "no event is left"]),
+    (["evaluate", "EVENTS", "--min-rating", "9"], ["no event is rated 9"]),
     (["evaluate", "EVENTS", "--k-core", "500"], ["500-core"]),
     (["data", "noise", "EVENTS", "out", "0"], ["no rating is below the threshold"]),
     (["data", "noise", "EVENTS", "out", "3", "--min-rating", "2"], ["--min-rating"]),

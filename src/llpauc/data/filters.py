@@ -88,6 +88,11 @@ def clean(
         before = sum(map(len, left.values()))
         masks = _kept(name, limit, left)
         if not any(mask.any() for mask in masks.values()):
+            if name == "min_rating":
+                highest = max(_ratings(events).max() for events in left.values())
+                raise InputError(
+                    f"no event is rated {limit:g} or higher; the highest rating is {highest}"
+                )
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} {limit}: no event is left; use another value")
         left = {part: events.take(masks[part]) for part, events in left.items()}
@@ -151,12 +156,7 @@ def rated_at_least(data: Interactions, least: float) -> Interactions:
     >>> len(rated_at_least(Interactions.of(list("ab"), list("xy"), ratings=[3, 4]), 4))
     1
     """
-    ratings = _ratings(data)
-    mask = ratings >= least
-    if not mask.any():
-        highest = ratings.max()
-        raise InputError(f"no event is rated {least:g} or higher; the highest rating is {highest}")
-    return data.take(mask).compact()
+    return clean({"data": data}, Filters(min_rating=least))[0]["data"].compact()
 
 
 class LowRatings(NamedTuple):
